@@ -161,6 +161,13 @@ absl::Status WorkerRuntime::MakeProcessors(int32_t threads) {
   if (!processors_[0].why_no_gpu.empty()) {
     Log(LogLevel::kInfo, "the CPU computes", {{"no_gpu", processors_[0].why_no_gpu}});
   }
+  for (size_t rank = 0; rank < processors_.size(); ++rank) {
+    const DeviceInfo& info = processors_[rank].device->info();
+    if (info.foregone.empty()) continue;
+    Log(LogLevel::kWarning,
+        "wgmma adds otherwise than mma.sync: the slower kernels of sm_80 give the right bits",
+        {{"device", info.name}, {"rank", rank}, {"differs", info.foregone}});
+  }
   return absl::OkStatus();
 }
 

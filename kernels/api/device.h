@@ -45,6 +45,9 @@ struct DeviceInfo {
   int64_t logit_rows = 32;    // Rows of one product with the output layer.
   int32_t max_top = 20;  // Alternatives of a row that Sample and Score tell; more are the CPU's.
   Duration limit = kDeviceLimit;
+  // What differed when its fastest kernels were tried, so that slower ones compute, with the bits
+  // that all have; empty: nothing.
+  std::string foregone;
 };
 
 struct DeviceMemory {

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/attention_warp.h"
-#include "kernels/cuda/gemm_sm90.h"
+#include "kernels/cuda/sm90_forms.h"
 
 namespace baton::cuda {
 namespace attention {
@@ -297,7 +297,7 @@ cudaError_t MmaVarlenAttention(const VarlenAttentionArgs& args, const AttentionR
 
 cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
                             cudaStream_t stream) {
-  return AttentionSm90Pays(args) && IsSm90() ? AttentionSm90(args, stream)
+  return AttentionSm90Pays(args) && TakesSm90Forms() ? AttentionSm90(args, stream)
                                              : MmaVarlenAttention(args, room, stream);
 }
 

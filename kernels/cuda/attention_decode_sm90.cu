@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/attention_warp.h"
 #include "kernels/cuda/dialect_sm90.h"
-#include "kernels/cuda/gemm_sm90.h"
 #include "kernels/cuda/ring.h"
+#include "kernels/cuda/sm90_forms.h"
 
 namespace baton::cuda {
 namespace attention::decode {
@@ -472,7 +472,7 @@ bool IsDecodeOfSm90(const Problem& args, const AttentionRoom& room) {
   const int64_t rows = int64_t{args.max_query_len} * (args.num_heads / args.k_cache.num_heads);
   return rows <= attention::decode::kRows && args.k_cache.dtype == args.q.dtype &&
          args.scratch != nullptr && args.k_cache.num_blocks > 0 &&
-         args.num_seqs * args.k_cache.num_heads <= std::ssize(room.counters) && IsSm90();
+         args.num_seqs * args.k_cache.num_heads <= std::ssize(room.counters) && TakesSm90Forms();
 }
 
 cudaError_t DecodeAttentionSm90(const Problem& args, const AttentionRoom& room,

@@ -22,6 +22,7 @@
 #include "kernels/cuda/cuda_weights.h"
 #include "kernels/cuda/piece_sums.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sm90_check.h"
 
 namespace baton {
 namespace cuda {
@@ -100,6 +101,10 @@ class CudaDevice : public Device {
         ToStatus(cudaMemsetAsync(counters().data(), 0, kCounterBytes, stream), "cudaMemsetAsync"));
     ops_ = std::make_unique<CudaOps>(stream, scratch(), counters(), shared_bytes_);
     library_ = std::make_unique<CudaLibrary>(stream, scratch(), counters(), shared_bytes_);
+    ASSIGN_OR_RETURN(info_.foregone,
+                     CheckSm90Forms(index_, {.memory = scratch(), .stream = stream, .wait = [&] {
+                                               return Synchronize();
+                                             }}));
     return absl::OkStatus();
   }
 
@@ -208,7 +213,7 @@ class CudaDevice : public Device {
   const bool emulated_;
   const int architecture_;
   const size_t shared_bytes_;  // That a block may have.
-  const DeviceInfo info_;
+  DeviceInfo info_;            // Once it is open, as it stays.
   const std::shared_ptr<DeviceState> state_ = std::make_shared<DeviceState>();
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm_tiles.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/small_gemm_sm90.h"
+#include "kernels/cuda/sm90_forms.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -145,7 +146,7 @@ cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t
 }
 
 GemmForm FormOf(const GemmArgs& args) {
-  if (!GemmSm90Takes(args) || !IsSm90()) return GemmForm::kMma;
+  if (!GemmSm90Takes(args) || !TakesSm90Forms()) return GemmForm::kMma;
   return args.m > SomeTokens::kColumns ? GemmForm::kManyRowsSm90 : GemmForm::kFewRowsSm90;
 }
 

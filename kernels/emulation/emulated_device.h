@@ -28,6 +28,7 @@ struct EmulatedDevice {
   BlockRunner runner{&shared, &global};
   WorkQueue work;
   std::array<const GpuModel*, kMostDevices> models = {};
+  std::array<WgmmaSums, kMostDevices> wgmma = {};
   int devices = 1;
   bool peers = true;  // Whether one can be let touch another's memory.
   int64_t calls_until_failure = 0;  // 0: none.

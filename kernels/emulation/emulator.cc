@@ -34,6 +34,7 @@ EmulatedDevice::EmulatedDevice() {
   for (int i = 0; i < kMostDevices; ++i) {
     models[i] = options.models[std::min<size_t>(i, options.models.size() - 1)];
   }
+  wgmma.fill(options.wgmma);
   devices = options.devices;
   peers = options.peers;
   set_seed(options.seed);
@@ -122,6 +123,7 @@ BlockRunner& TheRunner() { return TheDevice().runner; }
 Architecture CurrentArchitecture() {
   return TheDevice().models[TheRunner().running().device]->sums;
 }
+const WgmmaSums& CurrentWgmmaSums() { return TheDevice().wgmma[TheRunner().running().device]; }
 
 void SetSeed(uint64_t seed) {
   const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
@@ -181,6 +183,16 @@ void SetGpu(std::string_view name) {
 void SetGpu(int device, std::string_view name) {
   const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
   TheDevice().models[device] = FindGpuModel(name);
+}
+
+void SetWgmma(const WgmmaSums& sums) {
+  const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
+  TheDevice().wgmma.fill(sums);
+}
+
+void SetWgmma(int device, const WgmmaSums& sums) {
+  const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
+  TheDevice().wgmma[device] = sums;
 }
 
 void SetArchitecture(Architecture architecture) {

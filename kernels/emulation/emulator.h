@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/emulation/cuda_api.h"
+#include "kernels/emulation/options.h"
 #include "kernels/emulation/tensor_core.h"
 
 namespace baton::emulation {
@@ -48,6 +49,10 @@ void SetGpu(std::string_view name);
 void SetGpu(int device, std::string_view name);
 // Some whose products are summed in that way.
 void SetArchitecture(Architecture architecture);
+
+// How wgmma of a device, or of all, adds otherwise than mma.sync does.
+void SetWgmma(const WgmmaSums& sums);
+void SetWgmma(int device, const WgmmaSums& sums);
 
 // How the program's streams were made, in that order.
 struct StreamFacts {

@@ -19,6 +19,24 @@ constexpr GpuModel kModels[] = {
     {"sm120", 12, 0, Architecture::kHopper, 99 << 10},
 };
 
+struct NamedDeviation {
+  std::string_view name;
+  Deviation deviation;
+};
+constexpr NamedDeviation kDeviations[] = {
+    {"as-mma", Deviation::kNone},        {"fewer-bits", Deviation::kFewerBits},
+    {"more-bits", Deviation::kMoreBits}, {"nearest", Deviation::kNearest},
+    {"halves", Deviation::kHalves},      {"swapped-halves", Deviation::kSwappedHalves},
+    {"flushes", Deviation::kFlushes},
+};
+
+bool ParseWgmma(std::string_view name, WgmmaSums& sums) {
+  const auto* found = std::ranges::find(kDeviations, name, &NamedDeviation::name);
+  if (found == std::end(kDeviations)) return false;
+  sums = {found->deviation, found->deviation};
+  return true;
+}
+
 bool ParseModels(std::string_view names, std::vector<const GpuModel*>& models) {
   models.clear();
   for (;;) {
@@ -58,6 +76,7 @@ bool ParseWord(std::string_view key, std::string_view value, Options& options) {
   if (key == "driver") return ParseNumber(value, options.driver);
   if (key == "arch") return ParseModels(value, options.models);
   if (key == "detector") return ParseSwitch(value, options.detects);
+  if (key == "wgmma") return ParseWgmma(value, options.wgmma);
   if (key == "peers") return ParseSwitch(value, options.peers);
   return false;
 }

@@ -23,6 +23,12 @@ struct GpuModel {
 // Null: there is none of that name.
 const GpuModel* FindGpuModel(std::string_view name);
 
+// How sums of wgmma differ from those of mma.sync, by where the first operand lies.
+struct WgmmaSums {
+  Deviation of_shared = Deviation::kNone;
+  Deviation of_registers = Deviation::kNone;
+};
+
 // Of a process.
 inline constexpr int kMostDevices = 8;
 
@@ -40,10 +46,12 @@ struct Options {
   int devices = 1;      // At most kMostDevices; 0: none.
   bool peers = true;    // Off: none reaches the memory of another.
   int driver = 13000;   // Its version; 0: there is none.
+  WgmmaSums wgmma;      // Of every device.
 };
 
 // Of words like "seed=3 memory=1000000 taken=1000 shared=/tmp/use arch=sm86 lose=20 hang=3" or
-// "devices=2 arch=sm90,sm80 peers=off driver=12020 detector=off". Nothing if one is not understood.
+// "devices=2 arch=sm90,sm80 peers=off driver=12020 detector=off wgmma=halves". Nothing if one is
+// not understood.
 std::optional<Options> ParseOptions(std::string_view text);
 
 // Of BATON_EMULATED_GPU; ends the process if it is not understood.

@@ -42,8 +42,13 @@ float NotFinite(const RowSums& row, int first, int last, int j, float c) {
   return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : static_cast<float>(sum);
 }
 
+float RoundToFloat(bool to_nearest, double x) {
+  return to_nearest ? static_cast<float>(x) : TruncateToFloat(x);
+}
+
 // One step: c[j] plus products [first, last) of column j. Loops over columns are vectors.
-void AddProducts(const RowSums& row, int first, int last, int fraction_bits, float (&c)[8]) {
+void AddProducts(const RowSums& row, int first, int last, const SumRule& rule, float (&c)[8]) {
+  const int fraction_bits = rule.fraction_bits;
   int greatest[8];
   double not_finite[8];  // NaN where a summand is infinite or none.
   for (int j = 0; j < 8; ++j) greatest[j] = std::max(ExponentOf(c[j], -126), kLeastExponent);
@@ -60,9 +65,20 @@ void AddProducts(const RowSums& row, int first, int last, int fraction_bits, flo
     for (int j = 0; j < 8; ++j) sum[j] += static_cast<int32_t>(row.product[k][j] * scale[j]);
   }
   for (int j = 0; j < 8; ++j) {
-    const float result = TruncateToFloat(sum[j] * PowerOfTwo(greatest[j] - fraction_bits));
+    const float result =
+        RoundToFloat(rule.to_nearest, sum[j] * PowerOfTwo(greatest[j] - fraction_bits));
     c[j] = std::isnan(not_finite[j]) ? NotFinite(row, first, last, j, c[j]) : result;
   }
+}
+
+// Operands below the least normal number become zeros.
+void Flush(int min_exponent, TileProduct& tile) {
+  const float least = std::ldexp(1.0f, min_exponent);
+  const auto flush = [&](float& x) {
+    if (std::fabs(x) < least) x = 0;
+  };
+  for (auto& row : tile.a) std::ranges::for_each(row, flush);
+  for (auto& row : tile.b) std::ranges::for_each(row, flush);
 }
 
 }  // namespace
@@ -70,7 +86,8 @@ void AddProducts(const RowSums& row, int first, int last, int fraction_bits, flo
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default"), flatten))
 #endif
-void MultiplyTile(Architecture architecture, int min_exponent, TileProduct& tile) {
+void MultiplyTile(const SumRule& rule, int min_exponent, TileProduct& tile) {
+  if (rule.flushes_subnormals) Flush(min_exponent, tile);
   int b_exponent[16][8];
   for (int k = 0; k < 16; ++k) {
     for (int j = 0; j < 8; ++j) b_exponent[k][j] = ExponentOf(tile.b[k][j], min_exponent);
@@ -85,11 +102,9 @@ void MultiplyTile(Architecture architecture, int min_exponent, TileProduct& tile
         row.exponent[k][j] = exponent < kNoExponent / 2 ? kNoExponent : exponent;
       }
     }
-    if (architecture == Architecture::kHopper) {
-      AddProducts(row, 0, 16, 25, tile.c[i]);
-    } else {
-      AddProducts(row, 0, 8, 24, tile.c[i]);
-      AddProducts(row, 8, 16, 24, tile.c[i]);
+    for (int k = 0; k < 16; k += rule.step) {
+      const int first = rule.last_step_first ? 16 - rule.step - k : k;
+      AddProducts(row, first, first + rule.step, rule, tile.c[i]);
     }
   }
 }

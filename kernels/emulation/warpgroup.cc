@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "kernels/emulation/block_runner.h"
+#include "kernels/emulation/options.h"
 #include "kernels/emulation/tensor_core.h"
 #include "kernels/emulation/tensor_map.h"
 
 namespace baton::emulation {
 
 Architecture CurrentArchitecture();
+const WgmmaSums& CurrentWgmmaSums();
 
 namespace {
 
@@ -166,8 +168,8 @@ void TakeOperand(bool is_bf16, Thread& thread, const HeldOperand& from, float (*
 }
 
 // One warp's 16 rows.
-void MultiplyWarp(bool is_bf16, int columns, const float (*a)[kDepth], const float (*b)[kDepth],
-                  std::vector<float>* (&sums)[32]) {
+void MultiplyWarp(bool is_bf16, const SumRule& rule, int columns, const float (*a)[kDepth],
+                  const float (*b)[kDepth], std::vector<float>* (&sums)[32]) {
   TileProduct tile;
   std::memcpy(tile.a, a, sizeof(tile.a));
   for (int j0 = 0; j0 < columns; j0 += 8) {
@@ -179,7 +181,7 @@ void MultiplyWarp(bool is_bf16, int columns, const float (*a)[kDepth], const flo
         tile.c[RowOf(lane, i)][ColumnOf(lane, i)] = (*sums[lane])[j0 / 2 + i];
       }
     }
-    MultiplyTile(CurrentArchitecture(), is_bf16 ? -126 : -14, tile);
+    MultiplyTile(rule, is_bf16 ? -126 : -14, tile);
     for (int lane = 0; lane < 32; ++lane) {
       for (int i = 0; i < 4; ++i) {
         (*sums[lane])[j0 / 2 + i] = tile.c[RowOf(lane, i)][ColumnOf(lane, i)];
@@ -209,6 +211,8 @@ void MultiplyTogether(bool is_bf16, int columns, const ProductArguments& argumen
   ProductArguments mine = arguments;
   const void *a = mine.a, *b = mine.b;
   const bool is_held = a == nullptr;
+  const SumRule rule =
+      RuleOf(is_held ? CurrentWgmmaSums().of_registers : CurrentWgmmaSums().of_shared);
   runner.MeetWarpgroup("wgmma", &mine, site, [&](const WarpgroupMeeting& meeting) {
     if (!is_held) CheckTile(a, site);
     is_held ? CheckRows(b, site) : CheckTile(b, site);
@@ -233,7 +237,7 @@ void MultiplyTogether(bool is_bf16, int columns, const ProductArguments& argumen
         if (is_held) TakeOperand(is_bf16, thread, from.held, rows, site);
         values[lane] = &TakeSums(thread, from.sums, columns / 2, site).values;
       }
-      MultiplyWarp(is_bf16, columns, rows + 16 * warp, others, values);
+      MultiplyWarp(is_bf16, rule, columns, rows + 16 * warp, others, values);
     }
   });
 }

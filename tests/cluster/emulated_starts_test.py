@@ -19,8 +19,9 @@ from running_cluster import MODEL, RunningCluster
 BIN = None
 LIMIT_S = 240
 FAST = "detector=off"  # Unlike other clusters with the forms of sm_90a.
+OPENED = 12  # Kernels that compare the forms of sm_90a, before any of the load.
 # In which kernel of its load: amid the weights, amid the passes before graphs.
-HANGS = {"decode": 5, "prefill": 150}
+HANGS = {"decode": OPENED + 5, "prefill": OPENED + 150}
 
 
 def start(role, *options, emulated=FAST):
@@ -123,10 +124,21 @@ class EmulatedStartsTest(unittest.TestCase):
                 self.assertEqual(ask(cluster, REQUESTS[0]), known)
 
     def test_worker_whose_gpu_is_lost_while_it_loads_ends_as_in_a_step(self):
-        code, line = end(start("prefill", "--device", "cuda", emulated=f"{FAST} lose=3"))
+        code, line = end(start("prefill", "--device", "cuda", emulated=f"{FAST} lose={OPENED + 3}"))
         self.assertEqual(code, 70, line)
         self.assertRegex(line, "^baton-prefill: --device cuda: the GPU is lost: .*"
                                "nvidia-smi --gpu-reset, or take another by --device cuda:N$")
+
+    def test_worker_whose_gpu_adds_otherwise_by_wgmma_says_that_it_computes_without(self):
+        # With an end that comes by itself.
+        worker = start("prefill", "--device", "cuda",
+                       emulated=f"{FAST} wgmma=halves lose={OPENED + 3}")
+        _, errors = worker.communicate(timeout=LIMIT_S)
+        lines = [line for line in errors.splitlines() if "wgmma" in line]
+        self.assertEqual(len(lines), 1, errors)
+        self.assertIn("the slower kernels of sm_80 give the right bits", lines[0])
+        self.assertIn('device="emulated sm_90"', lines[0])
+        self.assertIn("f16 attention", lines[0])
 
     def test_workers_whose_gpu_hangs_while_they_load_end_after_the_limit(self):
         for role, worker in self.hanging.items():

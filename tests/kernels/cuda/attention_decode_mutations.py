@@ -55,7 +55,7 @@ MUTATIONS = [(FILE, ATTENTION, "*DecodeSm90*", *mutation) for mutation in (
     ("a KV head's first 64 columns alone", "(args.v_cache.dim + kPanelColumns - 1) / kPanelColumns",
      "1"),
     ("V's rows lie as K's", "MapsOf(v, args.v_cache)", "MapsOf(v, args.k_cache)"),
-    ("every GPU is an sm_90", " && IsSm90()", ""),
+    ("every GPU is an sm_90", " && TakesSm90Forms()", ""),
     ("more KV heads than counters",
      "args.num_seqs * args.k_cache.num_heads <= std::ssize(room.counters)",
      "!room.counters.empty()"),

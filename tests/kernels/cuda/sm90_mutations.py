@@ -59,7 +59,7 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("a segment's last tile has the next one's k", "{of(k / segments), of(segments)",
      "{of(k), of(segments)"),
 )] + [("gemm.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
-    ("every GPU is an sm_90", " || !IsSm90()", ""),
+    ("every GPU is an sm_90", " || !TakesSm90Forms()", ""),
     ("few tokens are many", "args.m > SomeTokens::kColumns ? GemmForm::kManyRowsSm90 : GemmForm::kFewRowsSm90",
      "GemmForm::kManyRowsSm90"),
     ("many tokens are few", "args.m > SomeTokens::kColumns ? GemmForm::kManyRowsSm90 : GemmForm::kFewRowsSm90",
@@ -207,4 +207,4 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("attention_softmax.h", "a step that begins one key early is seen whole", "first_key >= row.keys.begin &&",
      "first_key + 1 >= row.keys.begin &&"),
     ("attention_softmax.h", "slopes of steps that are seen whole", " && row.slope == 0", ""),
-)] + [("attention.cu", ATTENTION, "*AttentionSm90*", "every GPU is an sm_90", " && IsSm90()", "")]
+)] + [("attention.cu", ATTENTION, "*AttentionSm90*", "every GPU is an sm_90", " && TakesSm90Forms()", "")]

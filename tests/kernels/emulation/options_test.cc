@@ -11,7 +11,7 @@ namespace {
 TEST(OptionsTest, AreWordsInAnyOrder) {
   const auto options = ParseOptions(
       " detector=off seed=3  memory=1000000 taken=70 arch=sm86 lose=20 devices=0 driver=12020 "
-      "hang=4 shared=/tmp/a=b");
+      "hang=4 shared=/tmp/a=b wgmma=more-bits");
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->seed, 3u);
   EXPECT_EQ(options->memory, 1000000u);
@@ -23,6 +23,8 @@ TEST(OptionsTest, AreWordsInAnyOrder) {
   EXPECT_FALSE(options->detects);
   EXPECT_EQ(options->devices, 0);
   EXPECT_EQ(options->driver, 12020);
+  EXPECT_EQ(options->wgmma.of_shared, Deviation::kMoreBits);
+  EXPECT_EQ(options->wgmma.of_registers, Deviation::kMoreBits);
 }
 
 TEST(OptionsTest, OfNothingAreTheUsualOnes) {
@@ -36,6 +38,8 @@ TEST(OptionsTest, OfNothingAreTheUsualOnes) {
   EXPECT_EQ(options->devices, 1);
   EXPECT_TRUE(options->peers);
   EXPECT_GE(options->driver, 13000);
+  EXPECT_EQ(options->wgmma.of_shared, Deviation::kNone);
+  EXPECT_EQ(options->wgmma.of_registers, Deviation::kNone);
 }
 
 TEST(OptionsTest, OfSeveralDevicesEachMayBeOfItsKind) {
@@ -49,9 +53,10 @@ TEST(OptionsTest, OfSeveralDevicesEachMayBeOfItsKind) {
 }
 
 TEST(OptionsTest, WhatIsNotUnderstoodIsRefused) {
-  for (const char* text : {"seed", "seed=", "seed=x", "seed=3x", "sead=3", "arch=sm70",
-                           "detector=maybe", "devices=9", "devices=-1", "lose=1 ,", "arch=sm90,",
-                           "arch=sm90,sm70", "peers=", "peers=1", "hang=x", "shared="}) {
+  for (const char* text :
+       {"seed", "seed=", "seed=x", "seed=3x", "sead=3", "arch=sm70", "detector=maybe", "devices=9",
+        "devices=-1", "lose=1 ,", "arch=sm90,", "arch=sm90,sm70", "peers=", "peers=1", "hang=x",
+        "shared=", "wgmma=", "wgmma=bits"}) {
     EXPECT_FALSE(ParseOptions(text).has_value()) << text;
   }
   EXPECT_TRUE(ParseOptions("arch=sm90 detector=on").has_value());

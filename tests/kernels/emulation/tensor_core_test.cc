@@ -15,22 +15,32 @@ namespace {
 constexpr int kBf16 = -126, kF16 = -14;
 
 // d[0][0] of a row of products a[k] * b[k] and c.
-float DotProduct(Architecture architecture, int min_exponent, const float (&a)[16],
-                 const float (&b)[16], float c) {
+float DotProduct(const SumRule& rule, int min_exponent, const float (&a)[16], const float (&b)[16],
+                 float c) {
   TileProduct tile = {};
   for (int k = 0; k < 16; ++k) {
     tile.a[0][k] = a[k];
     tile.b[k][0] = b[k];
   }
   tile.c[0][0] = c;
-  MultiplyTile(architecture, min_exponent, tile);
+  MultiplyTile(rule, min_exponent, tile);
   return tile.c[0][0];
 }
+float DotProduct(Architecture architecture, int min_exponent, const float (&a)[16],
+                 const float (&b)[16], float c) {
+  return DotProduct(RuleOf(architecture), min_exponent, a, b, c);
+}
 
-float Sum(Architecture architecture, const float (&a)[16], float c) {
+float Sum(const SumRule& rule, const float (&a)[16], float c) {
   float ones[16];
   for (float& one : ones) one = 1;
-  return DotProduct(architecture, kBf16, a, ones, c);
+  return DotProduct(rule, kBf16, a, ones, c);
+}
+float Sum(Architecture architecture, const float (&a)[16], float c) {
+  return Sum(RuleOf(architecture), a, c);
+}
+float Sum(Deviation deviation, const float (&a)[16], float c) {
+  return Sum(RuleOf(deviation), a, c);
 }
 
 TEST(TensorCoreTest, KeepsTwentyFiveFractionalBitsOnHopperAndTwentyFourOnAmpere) {
@@ -42,6 +52,29 @@ TEST(TensorCoreTest, KeepsTwentyFiveFractionalBitsOnHopperAndTwentyFourOnAmpere)
   EXPECT_EQ(Sum(Architecture::kAmpere, b, 0), 0x1p-23f);
   const float c[16] = {1, 0x1p-26f, 0x1p-26f, -1};
   EXPECT_EQ(Sum(Architecture::kHopper, c, 0), 0.0f);
+}
+
+TEST(TensorCoreTest, DeviationsAreWhatTheySay) {
+  const float bits[16] = {1, 0x1p-25f, 0x1p-25f, -1};
+  EXPECT_EQ(Sum(Deviation::kNone, bits, 0), 0x1p-24f);
+  EXPECT_EQ(Sum(Deviation::kFewerBits, bits, 0), 0.0f);
+  const float more[16] = {1, 0x1p-26f, 0x1p-26f, -1};
+  EXPECT_EQ(Sum(Deviation::kNone, more, 0), 0.0f);
+  EXPECT_EQ(Sum(Deviation::kMoreBits, more, 0), 0x1p-25f);
+  const float nearly[16] = {1, 0x1p-24f, 0x1p-25f};
+  EXPECT_EQ(Sum(Deviation::kNone, nearly, 0), 1.0f);
+  EXPECT_EQ(Sum(Deviation::kNearest, nearly, 0), 1 + 0x1p-23f);
+  float first[16] = {0x1p-20f}, last[16] = {};
+  first[8] = last[0] = 0x1p10f;
+  first[9] = last[1] = -0x1p10f;
+  last[8] = 0x1p-20f;
+  EXPECT_EQ(Sum(Deviation::kHalves, first, 0), 0.0f);
+  EXPECT_EQ(Sum(Deviation::kHalves, last, 0), 0x1p-20f);
+  EXPECT_EQ(Sum(Deviation::kSwappedHalves, first, 0), 0x1p-20f);
+  EXPECT_EQ(Sum(Deviation::kSwappedHalves, last, 0), 0.0f);
+  const float small[16] = {0x1p-127f, 0x1p-126f};
+  EXPECT_EQ(Sum(Deviation::kNone, small, 0), 0x1.8p-126f);
+  EXPECT_EQ(Sum(Deviation::kFlushes, small, 0), 0x1p-126f);
 }
 
 // Each code comes back; between two of them the nearer one, in the middle the even one.

@@ -20,7 +20,7 @@ std::vector<float> Numbers(uint64_t seed, int64_t count) {
 // a * b, one mma.sync k16 after the other from zero; b_at(k, j) is where an element of b lies.
 template <typename BAt>
 std::vector<float> SumsOfMma(const std::vector<float>& a, const std::vector<float>& b,
-                             const BAt& b_at) {
+                             const BAt& b_at, const SumRule& rule = RuleOf(Architecture::kHopper)) {
   std::vector<float> sums(kAsyncRows * kAsyncColumns);
   for (int i0 = 0; i0 < kAsyncRows; i0 += 16) {
     for (int j0 = 0; j0 < kAsyncColumns; j0 += 8) {
@@ -30,7 +30,7 @@ std::vector<float> SumsOfMma(const std::vector<float>& a, const std::vector<floa
           for (int i = 0; i < 16; ++i) tile.a[i][k] = a[(i0 + i) * kAsyncDepth + k0 + k];
           for (int j = 0; j < 8; ++j) tile.b[k][j] = b[b_at(k0 + k, j0 + j)];
         }
-        MultiplyTile(Architecture::kHopper, -126, tile);
+        MultiplyTile(rule, -126, tile);
       }
       for (int i = 0; i < 16; ++i) {
         for (int j = 0; j < 8; ++j) sums[(i0 + i) * kAsyncColumns + j0 + j] = tile.c[i][j];
@@ -61,6 +61,21 @@ TEST(WarpgroupTest, ProductsOfHeldOperandsHaveTheSumsOfMma) {
     EXPECT_EQ(result.message, "");
     ASSERT_EQ(result.out, expected);
   }
+}
+
+// Each operand has a way of its own, which mma.sync does not take part in.
+TEST(WarpgroupTest, DeviatesWhereItIsTold) {
+  const auto a = Numbers(1, kAsyncRows * kAsyncDepth), b = Numbers(2, kAsyncColumns * kAsyncDepth);
+  const auto by_columns = [](int k, int j) { return j * kAsyncDepth + k; };
+  const auto by_rows = [](int k, int j) { return k * kAsyncColumns + j; };
+  const SumRule shared = RuleOf(Deviation::kHalves), held = RuleOf(Deviation::kFewerBits);
+  SetWgmma({.of_shared = Deviation::kHalves, .of_registers = Deviation::kFewerBits});
+  EXPECT_EQ(RunAsync(AsyncFault::kNone, 1, a, b).out, SumsOfMma(a, b, by_columns, shared));
+  EXPECT_EQ(RunHeld(HeldFault::kNone, 1, a, b).out, SumsOfMma(a, b, by_rows, held));
+  SetWgmma({});
+  EXPECT_EQ(RunAsync(AsyncFault::kNone, 1, a, b).out, SumsOfMma(a, b, by_columns));
+  EXPECT_NE(SumsOfMma(a, b, by_columns), SumsOfMma(a, b, by_columns, shared));
+  EXPECT_NE(SumsOfMma(a, b, by_rows), SumsOfMma(a, b, by_rows, held));
 }
 
 TEST(WarpgroupTest, FaultsOfHeldOperandsAreFound) {
