@@ -42,7 +42,7 @@ bool RouterNode::DispatchReturning(Time now) {
   for (int64_t left = options_.max_return_tokens; left > 0;) {
     const std::optional<Returns::Due> due = returns_.Next(now);
     if (!due) return true;
-    left -= kReturnCost + due->sequence->NextPosition();
+    left -= kReturnCost + (due->goes ? due->sequence->NextPosition() : 0);
     if (due->goes) {
       Return(*due->sequence, now);
     } else {

@@ -88,11 +88,11 @@ Ending RunSuite(const std::string& suite, int bug, const std::string& filter) {
     const int out = ::open(log.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
     ::dup2(out, STDOUT_FILENO);
     ::dup2(out, STDERR_FILENO);
-    const rlimit seconds{.rlim_cur = 60, .rlim_max = 60};
+    const rlimit seconds{.rlim_cur = 120, .rlim_max = 120};
     ::setrlimit(RLIMIT_CPU, &seconds);
     const rlimit no_core{};
     ::setrlimit(RLIMIT_CORE, &no_core);
-    ::alarm(240);
+    ::alarm(480);
     ::execle(program.c_str(), program.c_str(), tests.c_str(), "--gtest_fail_fast",
              static_cast<char*>(nullptr), environment.data());
     ::_exit(127);

@@ -124,16 +124,21 @@ TEST_F(TensorParallelRunnerTest, ALayerIsReportedWhenAllRanksHaveWrittenIt) {
     num_devices_ = 0;
     RecordingSink sink;
     std::vector<LayerDone> before;
-    std::promise<void> other_is_there;
+    std::atomic<bool> other_is_there = false;
     hook_ = [&, late](int rank, int layer) {
       if (layer != 3) return absl::OkStatus();
       if (rank != late) {
-        other_is_there.set_value();
+        other_is_there = true;
         return absl::OkStatus();
       }
       // The other has time to write layer 3 and waits for this one's sums.
-      other_is_there.get_future().wait();
-      for (int i = 0; i < 500; ++i) std::this_thread::yield();
+      const auto yield_while = [](Duration limit, const auto& condition) {
+        for (const Time end = SteadyNow() + limit; condition() && SteadyNow() < end;) {
+          std::this_thread::yield();
+        }
+      };
+      yield_while(std::chrono::seconds(10), [&] { return !other_is_there; });
+      yield_while(std::chrono::milliseconds(300), [] { return true; });
       before = sink.TakeLayers();
       return absl::OkStatus();
     };

@@ -285,6 +285,10 @@ TEST_F(SessionServerTest, AShutdownAwaitsTheCallsOfASessionAndNotTheSession) {
 TEST_F(SessionServerTest, WhatATurnSaysIsOneMessageAndWaitsForItsEnd) {
   HandmadeRouter router(worker_.address());
   Open(router, 3);
+  v1::CallAsked bad = HandmadeRouter::Decode(4);
+  bad.mutable_decode()->set_tokens(0, kLimits.vocab_size);
+  router.end().Say(bad);
+  ASSERT_TRUE(router.end().ReadCalls().has_value());  // What was read is done with, and flushed.
   WorkerServer& server = worker_.server;
   for (int turn = 0; turn < 3; ++turn) {
     for (const CallId call : opened_) {
