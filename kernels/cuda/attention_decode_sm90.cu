@@ -179,8 +179,8 @@ BATON_DEVICE void CopyTile(Shared<kPanels, T>& shared, Ring<Shared<kPanels, T>::
                            const BlockWork& work, int first) {
   auto& tile = shared.tiles[ring.stage];
   Mbarrier& full = shared.full[ring.stage];
-  __syncwarp();  // No lane is two rounds behind another, and mistakes the phase.
   Wait(shared.empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.
+  __syncwarp();  // All lanes have seen that phase before the next one can begin.
   if (threadIdx.x % 32 == 0) ArriveExpecting(full, sizeof(tile));
   for (int row = threadIdx.x % 32 * maps.box_rows; row < kStepKeys; row += 32 * maps.box_rows) {
     const int key = first + row, token = key % cache.block_size;
@@ -213,6 +213,7 @@ BATON_DEVICE void Produce(Shared<kPanels, T>& shared, const PlaneMaps& k, const 
   while (true) {
     const Item item = items.Next();
     Wait(shared.done[slots.stage], slots.parity ^ 1);
+    __syncwarp();  // Likewise: an item without keys may be done at once.
     if (threadIdx.x % 32 == 0) {
       shared.items[slots.stage] = item;
       Arrive(shared.listed[slots.stage]);

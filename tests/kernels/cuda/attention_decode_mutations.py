@@ -27,6 +27,8 @@ MUTATIONS = [(FILE, ATTENTION, "*DecodeSm90*", *mutation) for mutation in (
      "  if (threadIdx.x % 32 == 0) Arrive(empty[ring.stage]);"),
     ("an item's slot is written anew unasked",
      "    Wait(shared.done[slots.stage], slots.parity ^ 1);\n", ""),
+    ("a lane is left behind an item that is done at once",
+     "    __syncwarp();  // Likewise: an item without keys may be done at once.\n", ""),
     ("an item is not waited for", "    Wait(shared.listed[slots.stage], slots.parity);\n", ""),
     ("a post is written anew unasked", "  Wait(shared.taken, posts.parity ^ 1);\n", ""),
     ("a post is not waited for", "    Wait(shared.posted, posts.parity);\n", ""),

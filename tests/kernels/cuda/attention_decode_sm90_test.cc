@@ -165,6 +165,17 @@ TEST_F(DecodeSm90Test, GivesOneResultInEveryOrder) {
   }
 }
 
+// An item without keys has no tile for which its warps would wait for each other.
+TEST_F(DecodeSm90Test, LosesNoLaneWhereItemsAreDoneAtOnce) {
+  AttentionProblem problem(Decode(32, OneQueryEach({0, 0, 0, 0, 0, 3})), 3);
+  const DeviceProblem device(problem);
+  const Result expected = device.Run({.scratch = true});
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    emulation::SetSeed(seed);
+    ASSERT_EQ(device.Run({.scratch = true, .counters = true}), expected) << seed;
+  }
+}
+
 // One launch after the other with the same counters, of lengths that nobody tells the host.
 TEST_F(DecodeSm90Test, AGraphServesOtherLengths) {
   AttentionProblem problem(Decode(64, OneQueryEach({1100, 64, 900, 513, 40})), 7);
