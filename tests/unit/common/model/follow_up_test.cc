@@ -62,15 +62,16 @@ TEST(FollowUpTest, ADeviceHasItBeforeTheStepBeforeHasEnded) {
     const FollowUpSteps::Outputs expected = Expected(digests);
     int num_busy = 0;
     for (uint64_t seed = 0; seed < 12; ++seed) {
+      const bool only_when_asked = seed % 3 != 0;  // Else it depends on the time what has ended.
       FollowUpSteps steps(LateFollowed({.seed = seed,
-                                        .only_when_asked = seed % 3 != 0,
+                                        .only_when_asked = only_when_asked,
                                         .copies_last = seed % 2 == 0,
                                         .graphs = seed % 4 < 2}),
                           FollowUpContexts(digests), kTokens);
-      steps.set_on_done([&] { num_busy += DeviceOf(steps).idle() ? 0 : 1; });
+      steps.set_on_done([&] { num_busy += only_when_asked && !DeviceOf(steps).idle() ? 1 : 0; });
       ASSERT_EQ(steps.Run(/*two=*/true), expected) << seed << ", digests " << digests;
     }
-    // At most 96. A device that has ended all when it is asked for one gets none.
+    // At most 64. A device that has ended all when it is asked for one gets none.
     EXPECT_EQ(num_busy > 0, !digests) << num_busy;
   }
 }
