@@ -67,8 +67,8 @@ if [ "$preset" = cuda ]; then
   cubins=$(mktemp -d)
   trap 'rm -rf "$cubins"' EXIT
   cuobjdump=$(kernels/cuda/toolkit.sh)/bin/cuobjdump
-  for name in gemm attention cache_blocks; do
-    (cd "$cubins" && "$cuobjdump" -xelf all "$OLDPWD/$tree/kernels/cuda/$name.cu.o" >/dev/null)
+  for object in "$PWD/$tree"/kernels/cuda/*.cu.o; do
+    (cd "$cubins" && "$cuobjdump" -xelf all "$object" >/dev/null)
   done
   python3 -B tests/bench/gpu_model.py --cubins "$cubins" --json >"$pack/gpu_model.json"
 fi
