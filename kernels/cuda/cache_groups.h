@@ -19,10 +19,10 @@ struct Steps {
   int64_t head;
 };
 
-// Rounds to the cache's type. fp8: of x / scale.
+// Rounds to the cache's type. fp8: of x / scale, but for a NaN, whose sign a GPU's division drops.
 template <typename Cache>
 BATON_DEVICE Cache Store(float x, float scale) {
-  if constexpr (sizeof(Cache) == 1) x /= scale;
+  if constexpr (sizeof(Cache) == 1) x = x == x ? x / scale : x;
   return FromFloat<Cache>(x);
 }
 

@@ -238,8 +238,9 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_by
   const size_t threads = size_t{block.x} * block.y * block.z;
   const bool empty_grid = grid.x == 0 || grid.y == 0 || grid.z == 0;
   // The limits of CUDA: 2^31 - 1 blocks in x, 65535 in y and z.
-  if (threads == 0 || threads > kMaxThreads || block.z > 64 || empty_grid || grid.x >> 31 != 0 ||
-      grid.y > 65535 || grid.z > 65535 || shared_bytes > api.device.models[api.on]->shared_bytes) {
+  if (grid.x >> 31 != 0) return cudaErrorInvalidValue;  // As an H100's driver says.
+  if (threads == 0 || threads > kMaxThreads || block.z > 64 || empty_grid || grid.y > 65535 ||
+      grid.z > 65535 || shared_bytes > api.device.models[api.on]->shared_bytes) {
     return cudaErrorInvalidConfiguration;
   }
   // Threads of a cluster's blocks are counted in whole warpgroups, and all at once.

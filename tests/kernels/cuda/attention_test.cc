@@ -414,7 +414,7 @@ TEST_F(AttentionRefusalTest, MoreTilesThanAGridHasBlocksAreRefused) {
   args.num_seqs = 641;
   args.cu_seqlens_q = args.seq_lens = zeros.data();
   args.num_tokens = args.max_seqlen_q = 6700417 * 64;
-  EXPECT_EQ(MmaVarlenAttention(args, {}, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(MmaVarlenAttention(args, {}, nullptr), cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -280,7 +280,7 @@ TEST_F(MoeDeviceTest, MoreTokensThanAGridHasBlocksAreRefused) {
                             .top_k = 1,
                             .expert_ids = ids.data(),
                             .weights = weights.f32()};
-  EXPECT_EQ(MoeRouting(args, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(MoeRouting(args, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(ids.Read(), (std::vector<int32_t>{7}));
 }
 

@@ -262,6 +262,7 @@ TEST_F(CudaApiTest, RefusesLaunchesBeyondTheLimits) {
   };
   EXPECT_EQ(launch(0, 32, 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch({1, 65536}, 32, 0), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launch(1u << 31, 32, 0), cudaErrorInvalidValue);
   EXPECT_EQ(launch(1, 1025, 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch(1, 0, 0), cudaErrorInvalidConfiguration);
   EXPECT_EQ(launch(1, 32, (227 << 10) + 1), cudaErrorInvalidConfiguration);
