@@ -2,7 +2,7 @@
 # Makes a folder with all that a machine with a GPU and nothing else needs to run tests/gpu/run.sh:
 # programs, the libraries they need but for the C library's, the small model, goldens; and of it an
 # archive beside it, which travels.
-#   tests/gpu/pack.sh              builds the preset cuda first; build/cuda/pack, .../pack.tar.gz
+#   tests/gpu/pack.sh              builds the preset cuda first; build/cuda/pack, .../pack.tar.xz
 #   tests/gpu/pack.sh --emulated   the same of the preset emulated
 #   ... --no-build                 takes what is built
 #   ... --nccl FILE                and NCCL, for tests of K/V over it alone: 2.30.3 or later, which can
@@ -84,9 +84,10 @@ if [ "$preset" = cuda ]; then
   python3 -B tests/bench/gpu_model.py --cubins "$cubins" --json >"$pack/gpu_model.json"
 fi
 
-tar -czf "$pack.tar.gz" -C "$tree" pack
-kib=$(($(stat -c %s "$pack.tar.gz") / 1024))
-printf 'pack.sh: %s: %d.%d MiB\n' "$pack.tar.gz" $((kib / 1024)) $((kib % 1024 * 10 / 1024))
+# Its programs have nearly all of their code in common: the window spans several of them.
+tar -cf - -C "$tree" pack | xz -T1 --lzma2=preset=1,dict=64MiB >"$pack.tar.xz"
+kib=$(($(stat -c %s "$pack.tar.xz") / 1024))
+printf 'pack.sh: %s: %d.%d MiB\n' "$pack.tar.xz" $((kib / 1024)) $((kib % 1024 * 10 / 1024))
 if [ "$kib" -ge $((max_mib * 1024)) ]; then
   echo "pack.sh: that is more than $max_mib MiB" >&2
   exit 1

@@ -156,7 +156,7 @@ class PackTest(unittest.TestCase):
     def test_programs_take_their_libraries_from_the_pack(self):
         names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"]
         self.assertEqual(len(names), 5)
-        self.assertLess(PACK.with_suffix(".tar.gz").stat().st_size, 50 << 20)
+        self.assertLess(PACK.with_suffix(".tar.xz").stat().st_size, 50 << 20)
         for path in names:
             said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
             for line in said.splitlines():
