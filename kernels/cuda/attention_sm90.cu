@@ -33,24 +33,27 @@ BATON_DEVICE auto& Flat(T (&array)[kCount][kEach]) {
   return reinterpret_cast<T(&)[kCount * kEach]>(array);
 }
 
-// Nothing but products may touch the registers of scores from here on, until EndScores.
-template <typename Shape>
-BATON_DEVICE void ClearScores(Consumer<Shape>& me) {
-  auto& scores = Flat(me.scores);
-  BATON_UNROLL
-  for (int i = 0; i < kStepKeys / 2; ++i) scores[i] = 0;
-  FenceSums(scores);
-}
+// What all threads of a warp have alike, so that the compiler knows: addresses of tiles stay out of
+// the registers of each thread.
+BATON_DEVICE int Uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
-// Begins the products of Q and the next tile of K.
+// Begins the products of Q and the next tile of K. Nothing else may touch the registers of scores
+// until EndScores.
 template <typename Shape, typename T>
-BATON_DEVICE void BeginScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
+BATON_DEVICE void BeginScores(Shared<Shape, T>& shared, int stage, Consumer<Shape>& me) {
+  auto& scores = Flat(me.scores);
+  // Of many chunks, addresses that are found out once are more than a warp has registers for.
+  const int row = Shape::kSharesRows ? Uniform(me.first_row) : me.first_row;
   BATON_UNROLL
   for (int c = 0; c < Shape::kChunks; ++c) {
     BATON_UNROLL
     for (int k = 0; k < kTileColumns; k += 16) {
-      MultiplyAsync(Flat(me.scores), &shared.q[c][me.first_row][k],
-                    &shared.k[me.k_ring.stage][c][0][k]);
+      const T *q = &shared.q[c][row][k], *keys = &shared.k[stage][c][0][k];
+      if (c == 0 && k == 0) {
+        MultiplyAnewAsync(scores, q, keys);
+      } else {
+        MultiplyAsync(scores, q, keys);
+      }
     }
   }
   CommitProducts();
@@ -66,11 +69,11 @@ BATON_DEVICE void EndScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
 
 // The same of the products of probabilities and the next tile of V, behind a fence for both.
 template <typename Shape, typename T>
-BATON_DEVICE void BeginValues(Shared<Shape, T>& shared, Consumer<Shape>& me) {
+BATON_DEVICE void BeginValues(Shared<Shape, T>& shared, int stage, Consumer<Shape>& me) {
   BATON_UNROLL
   for (int j = 0; j < kStepKeys / 16; ++j) {
     MultiplyAsync(Flat(me.sums), Flat(me.probabilities), j,
-                  &shared.v[me.v_ring.stage][me.first_chunk][16 * j][0]);
+                  &shared.v[stage][me.first_chunk][16 * j][0]);
   }
   CommitProducts();
 }
@@ -82,37 +85,73 @@ BATON_DEVICE void EndValues(Shared<Shape, T>& shared, Consumer<Shape>& me) {
   me.v_ring.Advance();
 }
 
-// The keys of one partial, from `key` to `end`: the softmax of a step runs beside the products of
-// the one before with V. What they need is fenced and waited for before the first of them begins:
-// nvcc has no two groups in flight if anything stands between.
+// What partials were folded into.
+template <typename Shape>
+struct Totals {
+  attention::SoftmaxState states[2];
+  float sums[Shape::kColumns / 8][4];
+};
+
+template <typename Shape>
+BATON_DEVICE void Fold(const attention::SoftmaxState (&ended)[2], Consumer<Shape>& me,
+                       Totals<Shape>& totals) {
+  attention::FoldPartial<Shape::kColumns>(
+      ended, me.sums, totals.states,
+      [&](int h, int d, int c) -> float& { return totals.sums[d][2 * h + c]; });
+}
+
+// The first step, beside no products with V.
 template <typename Shape, typename T>
-BATON_DEVICE void AddPartial(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
-                             int end, Consumer<Shape>& me) {
+BATON_DEVICE void BeginKeys(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
+                            Consumer<Shape>& me) {
   float factors[2];
-  Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
-  ClearScores(me);
-  BeginScores(shared, me);
+  const int stage = Uniform(me.k_ring.stage);
+  Wait(shared.k_full[stage], me.k_ring.parity);
+  FenceSums(Flat(me.scores));
+  BeginScores(shared, stage, me);
   EndScores<0>(shared, me);
   attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
   attention::Pack<T>(me.scores, me.probabilities);
-  BATON_ROLLED
-  for (key += kStepKeys; key < end; key += kStepKeys) {
-    Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
-    Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
-    ClearScores(me);
-    FenceSums(Flat(me.sums), Flat(me.probabilities));
-    BeginScores(shared, me);
-    BeginValues(shared, me);
-    EndScores<1>(shared, me);
-    attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
-    EndValues(shared, me);
-    attention::ScaleSums<Shape::kColumns>(factors, me.sums);
-    attention::Pack<T>(me.scores, me.probabilities);
-  }
-  Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
+}
+
+// A step's softmax runs beside the products of the one before with V, also where a partial ends
+// with that. What they need is fenced and waited for before the first of them begins: nvcc has no
+// two groups in flight if anything stands between.
+template <typename Shape, typename T>
+BATON_DEVICE void AddKeys(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
+                          Consumer<Shape>& me, Totals<Shape>& totals) {
+  const int k_stage = Uniform(me.k_ring.stage), v_stage = Uniform(me.v_ring.stage);
+  Wait(shared.k_full[k_stage], me.k_ring.parity);
+  Wait(shared.v_full[v_stage], me.v_ring.parity);
+  FenceSums(Flat(me.scores));
   FenceSums(Flat(me.sums), Flat(me.probabilities));
-  BeginValues(shared, me);
+  BeginScores(shared, k_stage, me);
+  BeginValues(shared, v_stage, me);
+  EndScores<1>(shared, me);
+  const bool begins = key % kPartialKeys == 0;
+  attention::SoftmaxState ended[2];
+  float factors[2];
+  if (begins) attention::EndPartial(me.rows, ended);
+  attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
   EndValues(shared, me);
+  if (begins) {
+    Fold(ended, me, totals);
+  } else {
+    attention::ScaleSums<Shape::kColumns>(factors, me.sums);
+  }
+  attention::Pack<T>(me.scores, me.probabilities);
+}
+
+template <typename Shape, typename T>
+BATON_DEVICE void EndKeys(Shared<Shape, T>& shared, Consumer<Shape>& me, Totals<Shape>& totals) {
+  const int stage = Uniform(me.v_ring.stage);
+  Wait(shared.v_full[stage], me.v_ring.parity);
+  FenceSums(Flat(me.sums), Flat(me.probabilities));
+  BeginValues(shared, stage, me);
+  EndValues(shared, me);
+  attention::SoftmaxState ended[2];
+  attention::EndPartial(me.rows, ended);
+  Fold(ended, me, totals);
 }
 
 template <typename Shape, typename Out>
@@ -131,21 +170,20 @@ BATON_DEVICE void StoreRow(const Problem& args, Out* to, const Consumer<Shape>& 
 
 template <typename T, typename Shape>
 BATON_DEVICE void StoreRows(const Problem& args, const BlockWork& work, const Consumer<Shape>& me,
-                            int warp, const attention::SoftmaxState (&states)[2],
-                            const float (&totals)[Shape::kColumns / 8][4]) {
+                            int warp, const Totals<Shape>& totals) {
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = me.first_row + warp * 16 + me.lane / 4 + 8 * h;
     if (row >= work.num_rows) continue;
     const int64_t token = work.sequence.first_token + (work.first_row + row) / work.group;
     const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const float factor = attention::EndRow(args, states[h], token, head, work.kv_head,
+    const float factor = attention::EndRow(args, totals.states[h], token, head, work.kv_head,
                                            me.lane % 4 == 0 && me.first_chunk == 0);
     const int64_t at = attention::FirstResult(args, token, head);
     if (args.out.dtype == DType::kF32) {
-      StoreRow(args, static_cast<float*>(args.out.data) + at, me, h, totals, factor);
+      StoreRow(args, static_cast<float*>(args.out.data) + at, me, h, totals.sums, factor);
     } else {
-      StoreRow(args, static_cast<T*>(args.out.data) + at, me, h, totals, factor);
+      StoreRow(args, static_cast<T*>(args.out.data) + at, me, h, totals.sums, factor);
     }
   }
 }
@@ -163,23 +201,22 @@ BATON_DEVICE void Consume(Shared<Shape, T>& shared, const Problem& args, const B
   for (int h = 0; h < 2; ++h) {
     me.rows[h] = attention::RowOf(args, work, me.first_row + warp * 16 + me.lane / 4 + 8 * h);
   }
-  float totals[Shape::kColumns / 8][4];
+  Totals<Shape> totals{{{attention::MinusInfinity(), 0.0f}, {attention::MinusInfinity(), 0.0f}}, {}};
   BATON_UNROLL
-  for (int i = 0; i < Shape::kColumns / 2; ++i) Flat(totals)[i] = Flat(me.sums)[i] = 0;
-  attention::SoftmaxState states[2] = {{attention::MinusInfinity(), 0.0f},
-                                       {attention::MinusInfinity(), 0.0f}};
+  for (int i = 0; i < Shape::kColumns / 2; ++i) Flat(me.sums)[i] = 0;
+  BATON_UNROLL
+  for (int i = 0; i < kStepKeys / 2; ++i) Flat(me.scores)[i] = 0;
   int key = work.keys.begin / kStepKeys * kStepKeys;
-  if (key < work.keys.end) Wait(shared.q_full, 0);
-  BATON_ROLLED
-  while (key < work.keys.end) {
-    const int end = min(work.keys.end, (key / kPartialKeys + 1) * kPartialKeys);
-    AddPartial(shared, args, scale, key, end, me);
-    attention::FoldPartial<Shape::kColumns>(
-        me.rows, me.sums, states,
-        [&](int h, int d, int c) -> float& { return totals[d][2 * h + c]; });
-    key = (key / kPartialKeys + 1) * kPartialKeys;
+  if (key < work.keys.end) {
+    Wait(shared.q_full, 0);
+    BeginKeys(shared, args, scale, key, me);
+    BATON_ROLLED
+    for (key += kStepKeys; key < work.keys.end; key += kStepKeys) {
+      AddKeys(shared, args, scale, key, me, totals);
+    }
+    EndKeys(shared, me, totals);
   }
-  StoreRows<T>(args, work, me, warp, states, totals);
+  StoreRows<T>(args, work, me, warp, totals);
 }
 
 template <typename Shape, typename T>
@@ -206,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ClearRows(shared, tiling.queries * work.group);
   FenceProxy();
   __syncthreads();
-  const int consumer = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+  const int consumer = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   if (consumer < 0) {
     GiveRegisters<24>();
     if (work.keys.begin >= work.keys.end) return;

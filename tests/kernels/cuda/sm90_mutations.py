@@ -6,10 +6,10 @@ ATTENTION = "cuda_attention_test"
 BOTH_FORMS = "Types/AttentionTest.*:AttentionGrid*:*AttentionSm90*"  # What they share, against others too.
 BACK = "  if (me.arrives) Arrive(shared.{0}_empty[me.{0}_ring.stage]);\n"
 SCORES, VALUES = "  FinishSums<kPendingGroups>(Flat(me.scores));\n", "  FinishSums(Flat(me.sums), Flat(me.probabilities));\n"
-WAIT = "Wait(shared.{0}_full[me.{0}_ring.stage], me.{0}_ring.parity);\n"
+WAIT = "Wait(shared.{0}_full[{1}stage], me.{0}_ring.parity);\n"
+FIRST = "  Wait(shared.k_full[stage], me.k_ring.parity);\n  FenceSums(Flat(me.scores));\n"
 EMPTY = "    Wait(empties[ring.stage], ring.parity ^ 1);  // At first nothing is in it.\n"
 FENCE = "  FenceSums(Flat(me.sums), Flat(me.probabilities));\n"
-BOUND = "(key / kPartialKeys + 1) * kPartialKeys"
 
 MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
     ("no fence behind the mbarriers", "    FenceProxy();\n", ""),
@@ -141,14 +141,12 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("attention_sm90.cu", ATTENTION, "*AttentionSm90*", *mutation) for mutation in (
     ("no fence behind the mbarriers", "  FenceProxy();\n", ""),
     ("no barrier behind the mbarriers", "  __syncthreads();\n", ""),
-    ("queries are not waited for", "  if (key < work.keys.end) Wait(shared.q_full, 0);\n", ""),
-    ("a partial's first keys are not waited for", "  " + WAIT.format("k") + "  ClearScores(me);",
-     "  ClearScores(me);"),
-    ("keys are not waited for", "    " + WAIT.format("k") + "    Wait(shared.v", "    Wait(shared.v"),
-    ("values are not waited for", "    " + WAIT.format("v"), ""),
-    ("a partial's last values are not waited for", "  }\n  " + WAIT.format("v"), "  }\n"),
-    ("keys of the round before are waited for", "  " + WAIT.format("k") + "  ClearScores(me);",
-     "  " + WAIT.format("k").replace("parity", "parity ^ 1") + "  ClearScores(me);"),
+    ("queries are not waited for", "    Wait(shared.q_full, 0);\n", ""),
+    ("the first keys are not waited for", FIRST, FIRST.splitlines(True)[1]),
+    ("keys are not waited for", "  " + WAIT.format("k", "k_") + "  Wait(shared.v", "  Wait(shared.v"),
+    ("values are not waited for", "  " + WAIT.format("v", "v_"), ""),
+    ("the last values are not waited for", "  " + WAIT.format("v", ""), ""),
+    ("keys of the round before are waited for", FIRST, FIRST.replace("parity", "parity ^ 1")),
     ("a stage of K is given back while it is multiplied", SCORES + BACK.format("k"),
      BACK.format("k") + SCORES),
     ("a stage of V is given back while it is multiplied", VALUES + BACK.format("v"),
@@ -156,25 +154,27 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("a stage of K is never given back", SCORES + BACK.format("k"), SCORES),
     ("one warpgroup gives stages back", "k_empty[stage], 4 * consumers", "k_empty[stage], 4"),
     ("scores are not waited for", "EndScores<1>", "EndScores<2>"),
-    ("no fence of scores", "  FenceSums(scores);\n", ""),
-    ("no fence of probabilities", "  " + FENCE, "    FenceSums(Flat(me.sums));\n"),
-    ("no fence of a partial's last products", "\n" + FENCE, "\n"),
-    ("probabilities are written while they are multiplied",
-     "    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n    attention::Pack<T>(me.scores, me.probabilities);\n",
-     "    attention::Pack<T>(me.scores, me.probabilities);\n    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n"),
-    ("sums are scaled while they are added to",
-     "    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n",
-     "    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n    EndValues(shared, me);\n"),
+    ("no fence of scores", "  FenceSums(Flat(me.scores));\n" + FENCE, FENCE),
+    ("no fence of probabilities", FENCE + "  BeginScores(", "  FenceSums(Flat(me.sums));\n  BeginScores("),
+    ("no fence of the last products", FENCE + "  BeginValues(", "  BeginValues("),
+    ("scores are added to those before", "MultiplyAnewAsync(scores, q, keys)", "MultiplyAsync(scores, q, keys)"),
+    ("probabilities are written while they are multiplied", "  EndValues(shared, me);\n  if (begins) {",
+     "  attention::Pack<T>(me.scores, me.probabilities);\n  EndValues(shared, me);\n  if (begins) {"),
+    ("sums are scaled while they are added to", "  EndValues(shared, me);\n  if (begins) {",
+     "  if (!begins) attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n  EndValues(shared, me);\n  if (begins) {"),
     ("sums are not scaled", "    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n", ""),
     ("a tile for each whole one", "const int64_t tiles = args.num_tokens / queries + args.num_seqs;",
      "const int64_t tiles = args.num_tokens / queries;"),
     ("rows that no query has are left alone", "  ClearRows(shared, tiling.queries * work.group);\n", ""),
-    ("each warpgroup has the first rows", "shared.q[c][me.first_row][k]", "shared.q[c][0][k]"),
+    ("each warpgroup has the first rows", "&shared.q[c][row][k]", "&shared.q[c][0][k]"),
     ("each warpgroup has the first columns", "[me.first_chunk][16 * j]", "[0][16 * j]"),
     ("the same rows of V again", "[me.first_chunk][16 * j][0]", "[me.first_chunk][0][0]"),
     ("columns behind the head are stored", "    if (first + 8 * d >= args.v_cache.dim) break;\n", ""),
-    ("partials never end", "min(work.keys.end, " + BOUND + ")", "work.keys.end"),
-    ("the sums of a thread's two rows trade places", "totals[d][2 * h + c]; })", "totals[d][2 - 2 * h + c]; })"),
+    ("partials never end", "key % kPartialKeys == 0", "false"),
+    ("each step is a partial", "key % kPartialKeys == 0", "true"),
+    ("a partial goes on with the maximum of the one before", "  if (begins) attention::EndPartial(me.rows, ended);\n",
+     "  for (int h = 0; h < 2; ++h) ended[h] = me.rows[h].state;\n"),
+    ("the sums of a thread's two rows trade places", "totals.sums[d][2 * h + c]; })", "totals.sums[d][2 - 2 * h + c]; })"),
     ("boxes that end in another block", "std::gcd(args.k_cache.block_size, attention::kStepKeys)",
      "attention::kStepKeys"),
     ("V lies as K", "MapOfKeys(maps.v, args.v_cache, tiling", "MapOfKeys(maps.v, args.k_cache, tiling"),
