@@ -1,5 +1,3 @@
-#include "kernels/cuda/attention_sm90.h"
-
 #include <array>
 #include <cstdint>
 #include <numeric>
@@ -7,6 +5,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_copies_sm90.h"
 #include "kernels/cuda/attention_problem.h"
+#include "kernels/cuda/attention_sm90.h"
 
 namespace baton::cuda {
 namespace attention_sm90 {
@@ -201,7 +200,9 @@ BATON_DEVICE void Consume(Shared<Shape, T>& shared, const Problem& args, const B
   for (int h = 0; h < 2; ++h) {
     me.rows[h] = attention::RowOf(args, work, me.first_row + warp * 16 + me.lane / 4 + 8 * h);
   }
-  Totals<Shape> totals{{{attention::MinusInfinity(), 0.0f}, {attention::MinusInfinity(), 0.0f}}, {}};
+  Totals<Shape> totals{
+      .states = {{attention::MinusInfinity(), 0.0f}, {attention::MinusInfinity(), 0.0f}},
+      .sums = {}};
   BATON_UNROLL
   for (int i = 0; i < Shape::kColumns / 2; ++i) Flat(me.sums)[i] = 0;
   BATON_UNROLL
