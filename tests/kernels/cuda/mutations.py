@@ -160,7 +160,7 @@ MUTATIONS = [
      "std::max(args.k_cache.dim, args.v_cache.dim)", "args.k_cache.dim"),
     ("cache_write.cu", KERNELS, "*Cache*", "V has K's stride",
      "is_key ? args.key_stride : args.value_stride", "args.key_stride"),
-    ("cache_groups.h:cache_write.cu", KERNELS, "*Cache*", "a product with the inverse scale",
+    ("operands.h:cache_write.cu", KERNELS, "*Cache*", "a product with the inverse scale",
      "x == x ? x / scale", "x == x ? x * (1.0f / scale)"),
     ("cache_write.cu", KERNELS, "*Cache*", "layouts of V are not looked at",
      " || args.k_cache.layout != args.v_cache.layout", ""),
