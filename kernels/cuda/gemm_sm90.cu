@@ -15,8 +15,8 @@ using gemm::kTileK;
 
 // A block computes kRows tokens times kColumns weights: one warpgroup copies tiles of k, each of
 // the others multiplies 64 of the rows.
-constexpr int kRows = 128;
-constexpr int kColumns = 128;
+constexpr int kRows = kTile;
+constexpr int kColumns = kTile;
 constexpr int kConsumers = kRows / 64;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 constexpr int kSums = kColumns / 2;  // Of each thread.
@@ -41,7 +41,6 @@ struct Shared {
   Mbarrier empty[kStages];
 };
 
-constexpr size_t kMostShared = 227 << 10;  // Of a block of sm_90.
 static_assert(sizeof(Shared<Bf16, true>) <= kMostShared);
 static_assert(sizeof(Shared<Bf16, false>) <= kMostShared);
 
