@@ -82,14 +82,37 @@ TEST_F(GemmSm90ChoiceTest, IsForPromptsOnSm90) {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << emulation::LastMessage();
     return FormOf(args);
   };
-  EXPECT_EQ(run("sm90", 65), GemmForm::kManyRowsSm90);
-  EXPECT_EQ(run("sm90", 64), GemmForm::kFewRowsSm90);
+  EXPECT_EQ(run("sm90", 257), GemmForm::kManyRowsSm90);
+  EXPECT_EQ(run("sm90", 65), GemmForm::kFewRowsSm90);
   EXPECT_EQ(run("sm90", 1), GemmForm::kFewRowsSm90);
-  for (const int64_t m : {1, 65}) {
+  for (const int64_t m : {1, 65, 257}) {
     EXPECT_EQ(run("sm80", m), GemmForm::kMma);
     EXPECT_EQ(run("sm100", m), GemmForm::kMma);
   }
   emulation::SetGpu("sm90");
+}
+
+// Where tiles of 128 x 128 are as many as SMs, or half as many if no segments give others more.
+TEST_F(GemmSm90ChoiceTest, IsForSomeRowsWhereItHasABlockForEachSm) {
+  emulation::SetGpu("sm90");
+  const PackedMatrix weights =
+      DeviceMatrix(DType::kBF16, std::vector<float>(132 * 128 * 16), 132 * 128, 16);
+  const DeviceFloats a(DType::kBF16, std::vector<float>(256 * 16));
+  const auto form = [&](int64_t m, int64_t n, int32_t segments) {
+    return FormOf({.a = a,
+                   .a_stride = 16,
+                   .m = m,
+                   .weights = &weights,
+                   .segments = segments,
+                   .num_rows = n});
+  };
+  for (const auto [segments, tiles] : {std::pair{1, 66}, std::pair{2, 132}}) {
+    EXPECT_EQ(form(64, tiles * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(65, (tiles - 1) * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(65, (tiles - 1) * 128 + 1, segments), GemmForm::kManyRowsSm90);
+    EXPECT_EQ(form(129, (tiles / 2 - 1) * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(256, (tiles / 2 - 1) * 128 + 1, segments), GemmForm::kManyRowsSm90);
+  }
 }
 #endif
 

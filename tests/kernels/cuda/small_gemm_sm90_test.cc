@@ -65,7 +65,7 @@ TEST_P(SmallGemmSm90TilesTest, HaveTheSameBits) {
                    {10, 16 * 64 + 40, 8 * 32, 8},
                    {66, 98 * 128 + 5, 16},
                    {129, 6 * 128 + 70, 8 * 32, 8},
-                   {65, 49 * 128 + 1, 2 * 11 * 64, 2, false}});
+                   {65, 12 * 128 + 1, 8 * 6 * 64, 8, false}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, SmallGemmSm90TilesTest,
