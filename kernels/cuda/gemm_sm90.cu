@@ -132,20 +132,12 @@ template <int kSums>
 BATON_DEVICE void Fold(Subtrees<true>& shared, int segment, float (&one)[kSums],
                        float (&two)[kSums], float (&sums)[kSums]) {
   const int place = static_cast<int>(threadIdx.x) - kWarpgroup;
-  const auto keep = [&](float (&waiting)[kSums]) {
-    BATON_UNROLL
-    for (int i = 0; i < kSums; ++i) waiting[i] = sums[i];
-  };
-  const auto add = [&](const float (&waiting)[kSums]) {
-    BATON_UNROLL
-    for (int i = 0; i < kSums; ++i) sums[i] += waiting[i];
-  };
-  if (segment % 2 == 0) return keep(one);
-  add(one);
-  if (segment % 4 == 1) return keep(two);
-  add(two);
   BATON_UNROLL
   for (int i = 0; i < kSums; ++i) {
+    if (segment % 2 == 0) one[i] = sums[i];
+    if (segment % 2 == 1) sums[i] += one[i];
+    if (segment % 4 == 1) two[i] = sums[i];
+    if (segment % 4 == 3) sums[i] += two[i];
     if (segment == 3) shared.four[i][place] = sums[i];
     if (segment == 7) sums[i] += shared.four[i][place];
   }
@@ -195,7 +187,7 @@ BATON_DEVICE void Consume(Stages& shared, const Problem& problem) {
   ForEachTile(problem, [&](int row_tile, int column_tile) {
     float sums[Stages::kSums];
     if constexpr (kFolds) {
-      float one[Stages::kSums], two[Stages::kSums];
+      float one[Stages::kSums] = {}, two[Stages::kSums] = {};
       BATON_ROLLED
       for (int segment = 0; segment < problem.segments; ++segment) {
         MultiplySegment(shared, consumer, problem.k_tiles, ring, sums);
@@ -223,10 +215,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    GiveRegisters<40>();
+    GiveRegisters<24>();
     if (threadIdx.x == 0) Produce(shared, rows, columns, problem);
   } else {
-    TakeRegisters<232>();
+    TakeRegisters<240>();
     Consume<Out, kFolds>(shared, problem);
   }
 }

@@ -1,11 +1,10 @@
-#include "kernels/cuda/small_gemm_sm90.h"
-
 #include <cstdint>
 
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/gated.h"
 #include "kernels/cuda/gemm_tiles_sm90.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/small_gemm_sm90.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -21,8 +20,8 @@ constexpr int kMostTokens = 128;
 
 // Weights are read once, so what counts is how many bytes of them are asked for at a time: for 4.8
 // TB/s and 1 us from request to arrival 4.8 MB, 36 KB on each SM. A stage has 8 KB of them, and two
-// blocks fit an SM, with 80 to 176 KB in flight together. With the most tokens there is room for one
-// block, which has 56 or 64 KB in flight.
+// blocks fit an SM, with 80 to 176 KB in flight together. With the most tokens there is room for
+// one block, which has 56 or 64 KB in flight.
 constexpr int StagesFor(int rows, int tokens) {
   if (tokens == kMostTokens) return rows == 64 ? 8 : 5;
   if (tokens <= 8) return 12;
@@ -333,8 +332,8 @@ ConstFloats FirstRow(const GemmArgs& args) {
 bool SmallGemmSm90Pays(const GemmArgs& args) {
   if (args.m <= kMostTokens / 2) return true;
   if (args.m > 2 * kMostTokens) return false;
-  const int64_t others = int64_t{BlocksFor(args.m, gemm_sm90::kTile)} *
-                         BlocksFor(args.n(), gemm_sm90::kTile);
+  const int64_t others =
+      int64_t{BlocksFor(args.m, gemm_sm90::kTile)} * BlocksFor(args.n(), gemm_sm90::kTile);
   return (args.segments > 1 ? others : 2 * others) < gemm_sm90::kSms;
 }
 

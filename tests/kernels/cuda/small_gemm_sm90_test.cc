@@ -56,8 +56,8 @@ TEST_P(SmallGemmSm90Test, MultipliesSomeRowsOfTheWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Types, SmallGemmSm90Test, testing::ValuesIn(kTwoFormsTypes), NameOfTypes);
 
-// So many rows of weights that blocks have 64 of them, and of more than 64 tokens 128: elsewhere they
-// have half as many.
+// So many rows of weights that blocks have 64 of them, and of more than 64 tokens 128: elsewhere
+// they have half as many.
 class SmallGemmSm90TilesTest : public SmallGemmSm90Test {};
 
 TEST_P(SmallGemmSm90TilesTest, HaveTheSameBits) {
