@@ -5,188 +5,14 @@
 #include <numeric>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_places.h"
+#include "kernels/cuda/attention_copies_sm90.h"
 #include "kernels/cuda/attention_problem.h"
-#include "kernels/cuda/attention_softmax.h"
-#include "kernels/cuda/dialect_sm90.h"
-#include "kernels/cuda/ring.h"
 
 namespace baton::cuda {
 namespace attention_sm90 {
 
-using attention::BlockWork;
 using attention::kPartialKeys;
-using attention::kStepKeys;
-using attention::Problem;
 using attention::Row;
-
-// One warp copies tiles of K and V, two warpgroups multiply: 64 rows each, or where heads are
-// larger the same 64 rows and half of V's columns each.
-//
-// | mbarrier        | arrives, in each phase        | waits                                     |
-// |-----------------|-------------------------------|-------------------------------------------|
-// | q_full          | the copying warp, with bytes  | consumers, for its only phase             |
-// | k_full, v_full  | the copying warp, with bytes  | consumers, in each round of the ring      |
-// | k_empty, v_empty| a lane of each consuming warp | the copying warp, for the round before    |
-//
-// A consumer multiplies with K one tile ahead of V, and the copying warp needs no tile of K back
-// before it copies the V beside it: so none waits for the other, however few stages there are.
-constexpr int kWarpgroup = 128;
-constexpr int kThreads = 3 * kWarpgroup;
-constexpr int kTileColumns = 64;
-constexpr int kMostGroup = 64;  // Heads that share one of K and V.
-
-template <int kDim_>
-struct Shape {
-  static constexpr int kDim = kDim_;
-  static constexpr bool kSharesRows = kDim > 128;
-  static constexpr int kRows = kSharesRows ? 64 : 128;
-  static constexpr int kColumns = kSharesRows ? kDim / 2 : kDim;  // Of V, for each consumer.
-  static constexpr int kChunks = kDim / kTileColumns;
-  static constexpr int kStages = kSharesRows ? 2 : 3;
-};
-
-template <typename Shape, typename T>
-struct Shared {
-  using Keys = T[Shape::kChunks][kStepKeys][kTileColumns];
-
-  alignas(1024) T q[Shape::kChunks][Shape::kRows][kTileColumns];
-  alignas(1024) Keys k[Shape::kStages];
-  alignas(1024) Keys v[Shape::kStages];
-  Mbarrier q_full;
-  Mbarrier k_full[Shape::kStages], k_empty[Shape::kStages];
-  Mbarrier v_full[Shape::kStages], v_empty[Shape::kStages];
-};
-
-constexpr size_t kMostShared = 227 << 10;  // Of a block of sm_90.
-static_assert(sizeof(Shared<Shape<64>, Bf16>) <= kMostShared);
-static_assert(sizeof(Shared<Shape<128>, Bf16>) <= kMostShared);
-static_assert(sizeof(Shared<Shape<256>, Bf16>) <= kMostShared);
-
-// V is also copied in boxes of 8 keys and of one, where some of a larger box are none to look at.
-constexpr int kGroupKeys = 8;
-struct Maps {
-  TensorMap q;  // [token][head][column]
-  TensorMap k;  // [block][head][token][column], as those of V.
-  TensorMap v;
-  TensorMap v_groups;
-  TensorMap v_keys;
-};
-
-// Beside what all forms are told.
-struct Tiling {
-  int queries;   // Of a block: whole ones.
-  int box_keys;  // Which lie in one block of the cache, of each copy.
-};
-
-BATON_DEVICE BlockWork WorkOf(const Problem& args, const Tiling& tiling) {
-  const int num_kv_heads = args.k_cache.num_heads;
-  const int rows = tiling.queries * (args.num_heads / num_kv_heads);
-  const int64_t tile = blockIdx.x / num_kv_heads;
-  const attention::Place place = attention::PlaceOf(args, tiling.queries, tile);
-  if (place.s < 0) return {};
-  return attention::WorkOfRows(args, place.s, static_cast<int>(blockIdx.x % num_kv_heads),
-                               place.tile * rows, rows);
-}
-
-// Rows that no query has, so that products read what somebody wrote.
-template <typename Shape, typename T>
-BATON_DEVICE void ClearRows(Shared<Shape, T>& shared, int first_row) {
-  constexpr int kVectors = kTileColumns / 8;
-  const int each = (Shape::kRows - first_row) * kVectors;
-  for (int i = threadIdx.x; i < each * Shape::kChunks; i += kThreads) {
-    T* const row = shared.q[i / each][first_row + i % each / kVectors];
-    *reinterpret_cast<uint4*>(row + i % kVectors * 8) = make_uint4(0, 0, 0, 0);
-  }
-}
-
-// What the copying warp is about, for one tile.
-struct Step {
-  int first_key;
-  int32_t entry;  // Of the table: lane i has that of keys [8 i, 8 i + 8) of the tile.
-};
-
-BATON_DEVICE int LiveKeys(const BlockWork& work, int first, int count) {
-  return max(0, min(work.keys.end, first + count) - max(work.keys.begin, first));
-}
-
-BATON_DEVICE Step StepOf(const Problem& args, const BlockWork& work, int first_key) {
-  Step step{first_key, 0};
-  const int lane = threadIdx.x, key = first_key + kGroupKeys * lane;
-  if (lane < kStepKeys / kGroupKeys && LiveKeys(work, key, kGroupKeys) > 0) {
-    step.entry = attention::TableOf(args, work.s)[key / args.k_cache.block_size];
-  }
-  return step;
-}
-
-// Keys of the tile from `row` on, as many as the map's box has; zeros if they are not live.
-template <int kChunks, typename T>
-BATON_DEVICE void CopyKeys(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full, const TensorMap& map,
-                           const Problem& args, const BlockWork& work, int32_t entry, int row,
-                           int key, bool live) {
-  if (threadIdx.x != 0) return;
-  const int block_size = args.k_cache.block_size;
-  const int token = live ? key % block_size : block_size;  // Behind the end of every block.
-  BATON_UNROLL
-  for (int c = 0; c < kChunks; ++c) {
-    CopyBox(&tile[c][row][0], map, full, c * kTileColumns, token, work.kv_head, live ? entry : 0);
-  }
-}
-
-// The tile of a plane. Of K, scores of keys that no row sees are not looked at; of V they would be
-// multiplied by zero: boxes of `exact` planes have only keys to look at, or none.
-template <int kChunks, typename T>
-BATON_DEVICE void CopyTile(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full,
-                           const TensorMap& boxes, const Maps& exact, bool is_exact,
-                           const Problem& args, const BlockWork& work, const Step& step,
-                           int box_keys) {
-  if (threadIdx.x == 0) ArriveExpecting(full, kChunks * sizeof(*tile));
-  int count = 0;
-  BATON_ROLLED
-  for (int row = 0; row < kStepKeys; row += count) {
-    const int key = step.first_key + row;
-    const auto is_mixed = [&](int size) {
-      const int live = LiveKeys(work, key, size);
-      return is_exact && live > 0 && live < size;
-    };
-    count = box_keys;
-    if (row % count != 0 || is_mixed(count)) count = kGroupKeys;
-    if (row % count != 0 || is_mixed(count)) count = 1;
-    const TensorMap& map = count == box_keys ? boxes : count == 1 ? exact.v_keys : exact.v_groups;
-    // Some group of a box may be none to look at, but not all of it.
-    int32_t entry = 0;
-    for (int group = row / kGroupKeys; group * kGroupKeys < row + count; ++group) {
-      const int32_t other = __shfl_sync(~0u, step.entry, group);
-      if (LiveKeys(work, step.first_key + group * kGroupKeys, kGroupKeys) > 0) entry = other;
-    }
-    CopyKeys<kChunks>(tile, full, map, args, work, entry, row, key, LiveKeys(work, key, count) > 0);
-  }
-}
-
-template <typename Shape, typename T>
-BATON_DEVICE void Produce(Shared<Shape, T>& shared, const Maps& maps, const Problem& args,
-                          const Tiling& tiling, const BlockWork& work) {
-  if (threadIdx.x == 0) {
-    const int rows = tiling.queries * work.group;
-    ArriveExpecting(shared.q_full, Shape::kChunks * rows * kTileColumns * sizeof(T));
-    for (int c = 0; c < Shape::kChunks; ++c) {
-      CopyBox(shared.q[c], maps.q, shared.q_full, c * kTileColumns, work.kv_head * work.group,
-              static_cast<int>(work.sequence.first_token) + work.first_row / work.group);
-    }
-  }
-  Ring<Shape::kStages> ring;
-  const int first = work.keys.begin / kStepKeys * kStepKeys;
-  BATON_ROLLED
-  for (int key = first; key < work.keys.end; key += kStepKeys, ring.Advance()) {
-    const Step step = StepOf(args, work, key);
-    Wait(shared.k_empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.
-    CopyTile<Shape::kChunks>(shared.k[ring.stage], shared.k_full[ring.stage], maps.k, maps, false,
-                             args, work, step, tiling.box_keys);
-    Wait(shared.v_empty[ring.stage], ring.parity ^ 1);
-    CopyTile<Shape::kChunks>(shared.v[ring.stage], shared.v_full[ring.stage], maps.v, maps, true,
-                             args, work, step, tiling.box_keys);
-  }
-}
 
 // What a consumer works on, and how far it is.
 template <typename Shape>
@@ -383,8 +209,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int consumer = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   if (consumer < 0) {
     GiveRegisters<24>();
-    if (threadIdx.x < 32 && work.keys.begin < work.keys.end) {
-      Produce(shared, maps, args, tiling, work);
+    if (work.keys.begin >= work.keys.end) return;
+    if (threadIdx.x == 0) CopyQueries(shared, maps, tiling, work);
+    if (threadIdx.x < 32) {
+      Produce<false>(shared, maps, args, work, tiling.box_keys);
+    } else if (threadIdx.x < 64) {
+      Produce<true>(shared, maps, args, work, tiling.box_keys);
     }
   } else if (consumer < consumers) {
     TakeRegisters<240>();

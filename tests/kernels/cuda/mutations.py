@@ -161,7 +161,7 @@ MUTATIONS = [
     ("cache_write.cu", KERNELS, "*Cache*", "V has K's stride",
      "is_key ? args.key_stride : args.value_stride", "args.key_stride"),
     ("cache_groups.h:cache_write.cu", KERNELS, "*Cache*", "a product with the inverse scale",
-     "x /= scale", "x *= 1.0f / scale"),
+     "x == x ? x / scale", "x == x ? x * (1.0f / scale)"),
     ("cache_write.cu", KERNELS, "*Cache*", "layouts of V are not looked at",
      " || args.k_cache.layout != args.v_cache.layout", ""),
     ("cache_write.cu", KERNELS, "*Cache*", "threads behind the last token",

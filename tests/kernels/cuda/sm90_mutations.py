@@ -7,6 +7,7 @@ BOTH_FORMS = "Types/AttentionTest.*:AttentionGrid*:*AttentionSm90*"  # What they
 BACK = "  if (me.arrives) Arrive(shared.{0}_empty[me.{0}_ring.stage]);\n"
 SCORES, VALUES = "  FinishSums<kPendingGroups>(Flat(me.scores));\n", "  FinishSums(Flat(me.sums), Flat(me.probabilities));\n"
 WAIT = "Wait(shared.{0}_full[me.{0}_ring.stage], me.{0}_ring.parity);\n"
+EMPTY = "    Wait(empties[ring.stage], ring.parity ^ 1);  // At first nothing is in it.\n"
 FENCE = "  FenceSums(Flat(me.sums), Flat(me.probabilities));\n"
 BOUND = "(key / kPartialKeys + 1) * kPartialKeys"
 
@@ -151,11 +152,6 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("a partial's last values are not waited for", "  }\n  " + WAIT.format("v"), "  }\n"),
     ("keys of the round before are waited for", "  " + WAIT.format("k") + "  ClearScores(me);",
      "  " + WAIT.format("k").replace("parity", "parity ^ 1") + "  ClearScores(me);"),
-    ("stages of K are filled unasked",
-     "    Wait(shared.k_empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.\n", ""),
-    ("stages of V are filled unasked", "    Wait(shared.v_empty[ring.stage], ring.parity ^ 1);\n", ""),
-    ("the first V waits for a stage to be read", "v_empty[ring.stage], ring.parity ^ 1", "v_empty[ring.stage], ring.parity"),
-    ("columns of a tile are not expected", "kChunks * sizeof(*tile)", "sizeof(*tile)"),
     ("a stage of K is given back while it is multiplied", SCORES + BACK.format("k"),
      BACK.format("k") + SCORES),
     ("a stage of V is given back while it is multiplied", VALUES + BACK.format("v"),
@@ -173,17 +169,6 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
      "    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n",
      "    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n    EndValues(shared, me);\n"),
     ("sums are not scaled", "    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n", ""),
-    ("a tile of V begins beside its swizzle", "  alignas(1024) Keys v[", "  Mbarrier beside[16];\n  Keys v["),
-    ("V of keys that no row sees", "return is_exact && live > 0", "return false && live > 0"),
-    ("some keys of a group count for all", "count = 1;", "count = kGroupKeys;"),
-    ("what is not there is that of block 0", "live ? key % block_size : block_size;", "key % block_size;"),
-    ("entries that nobody looks at are read", " && LiveKeys(work, key, kGroupKeys) > 0", ""),
-    ("each box has the last group's entry",
-     "      if (LiveKeys(work, step.first_key + group * kGroupKeys, kGroupKeys) > 0) entry = other;\n",
-     "      entry = other;\n"),
-    ("table entries of K's step before", "const Step step = StepOf(args, work, key);", "const Step step = StepOf(args, work, first);"),
-    ("all rows are those of the first tile", " + work.first_row / work.group", ""),
-    ("all queries are those of the first heads", "c * kTileColumns, work.kv_head * work.group,", "c * kTileColumns, 0,"),
     ("a tile for each whole one", "const int64_t tiles = args.num_tokens / queries + args.num_seqs;",
      "const int64_t tiles = args.num_tokens / queries;"),
     ("rows that no query has are left alone", "  ClearRows(shared, tiling.queries * work.group);\n", ""),
@@ -200,6 +185,22 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("any number of heads shares", " &&\n         args.num_heads / k.num_heads <= attention_sm90::kMostGroup", ""),
     ("K and V in fp8", " && k.dtype == args.q.dtype", ""),
     ("few rows are many", "> kOtherDim &&", "> kOtherDim || !"),
+)] + [("attention_copies_sm90.h:attention_sm90.cu", ATTENTION, "*AttentionSm90*", *mutation) for mutation in (
+    ("stages of K are filled unasked", EMPTY, "    if (kIsValue) " + EMPTY.strip() + "\n"),
+    ("stages of V are filled unasked", EMPTY, "    if (!kIsValue) " + EMPTY.strip() + "\n"),
+    ("the first tile waits for a stage to be read", EMPTY, EMPTY.replace("parity ^ 1", "parity")),
+    ("columns of a tile are not expected", "Shape::kChunks * sizeof(*tile)", "sizeof(*tile)"),
+    ("a tile of V begins beside its swizzle", "  alignas(1024) Keys v[", "  Mbarrier beside[16];\n  Keys v["),
+    ("V of keys that no row sees", "kIsValue && LiveKeys(work, key, kStepKeys)", "false && LiveKeys(work, key, kStepKeys)"),
+    ("some keys of a group count for all", "count = 1;", "count = kGroupKeys;"),
+    ("what is not there is that of block 0", "return {0, block_size};", "return {0, box.token};"),
+    ("each box has the first one's place", "Box::Of(first + row, block_size)", "Box::Of(first, block_size)"),
+    ("each tile has the first one's place", "    box.Advance(step, block_size);\n", ""),
+    ("no entry follows in the middle of a tile", "    ++entry;\n", ""),
+    ("keys of a tile have the place of those before", "    box.Advance(step, block_size);\n    next = source_at(key + kStepKeys);\n",
+     "    next = source_at(key + kStepKeys);\n    box.Advance(step, block_size);\n"),
+    ("all rows are those of the first tile", " + work.first_row / work.group", ""),
+    ("all queries are those of the first heads", "c * kTileColumns, work.kv_head * work.group,", "c * kTileColumns, 0,"),
 )] + [(f"{header}:attention_sm90.cu", ATTENTION, BOTH_FORMS, *mutation) for header, *mutation in (
     ("attention_places.h", "a sequence's last tile is one behind it", "__shfl_sync(~0u, end, at) - 1 - index", "__shfl_sync(~0u, end, at) - index"),
     ("attention_places.h", "sequences behind the first 32 begin anew", "    end += before;\n", ""),
