@@ -69,7 +69,7 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("two at once whatever the stride is", "args.out_stride % 2 == 0 &&", "true &&"),
     ("neighbours trade places", "StorePair(to, first, second);", "StorePair(to, second, first);"),
     ("results lie densely", "row * problem.out_stride", "row * problem.n"),
-    ("a segment is all of k", "BlocksFor(k / args.segments,", "BlocksFor(k,"),
+    ("a segment is all of k", "BlocksFor(args.weights->k() / args.segments,", "BlocksFor(args.weights->k(),"),
     ("every GPU since sm_90 is one", "major == 9 && minor == 0", "major >= 9"),
     ("no k at all", "k > 0 && ", ""),
     ("tokens that no copy can load", "gemm::IsAligned(args.a, args.a_stride) &&\n         ", ""),
