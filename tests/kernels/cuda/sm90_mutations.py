@@ -1,5 +1,6 @@
 """Of mutations.py: what sm_90a alone has."""
 KERNELS = "cuda_kernels_test"
+MANY = "GemmSm90*:Types/GemmSm90*:Types/WideGemmSm90*"
 BY_LANES = "  if (arrives) Arrive(shared.empty[before]);\n"
 
 ATTENTION = "cuda_attention_test"
@@ -11,7 +12,7 @@ EMPTY = "    Wait(empties[ring.stage], ring.parity ^ 1);  // At first nothing is
 FENCE = "  FenceSums(Flat(me.sums), Flat(me.probabilities));\n"
 BOUND = "(key / kPartialKeys + 1) * kPartialKeys"
 
-MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
+MUTATIONS = [("gemm_sm90.cu", KERNELS, MANY, *mutation) for mutation in (
     ("no fence behind the mbarriers", "    FenceProxy();\n", ""),
     ("no barrier behind the mbarriers", "  __syncthreads();\n", ""),
     ("tiles are not waited for", "    Wait(shared.full[ring.stage], ring.parity);\n", ""),
