@@ -171,9 +171,9 @@ def missing(name, code):
     if small:  # A cluster folds: 16 bytes at a time go to another block.
         folds = ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"] * (small.group(2) == "false")
         return missing_sm90(name, code, ["UTMALDG.3D", *folds], [tiles_of(small.group(1))])
-    many = re.search(r"GemmSm90Kernel<.*, (\d+), (true|false)>", name)
-    if many:
-        return missing_sm90(name, code, ["UTMALDG.3D", *REGISTERS], [tiles_of(many.group(1))])
+    if "GemmSm90Kernel" in name:
+        columns = re.search(r"<.*, (\d+), (true|false)>", name).group(1)
+        return missing_sm90(name, code, ["UTMALDG.3D", *REGISTERS], [tiles_of(columns)])
     if "AttentionSm90Kernel" in name:
         return missing_sm90(name, code, ["UTMALDG.3D", "UTMALDG.4D", *REGISTERS], [SCORES, VALUES])
     if "DecodeSm90Kernel" in name:
