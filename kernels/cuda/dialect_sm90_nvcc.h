@@ -203,6 +203,51 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const T* a, const 
         : "memory");
   }
 }
+// The same with 256 columns.
+template <typename T>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[128], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
+        "%111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
+        "%127}, "
+        "%128, %129, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56), BATON_SUMS(64), BATON_SUMS(72),
+          BATON_SUMS(80), BATON_SUMS(88), BATON_SUMS(96), BATON_SUMS(104), BATON_SUMS(112),
+          BATON_SUMS(120)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
+        "%111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
+        "%127}, "
+        "%128, %129, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56), BATON_SUMS(64), BATON_SUMS(72),
+          BATON_SUMS(80), BATON_SUMS(88), BATON_SUMS(96), BATON_SUMS(104), BATON_SUMS(112),
+          BATON_SUMS(120)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
 // The same with 8, 16, 32 and 64 columns.
 template <typename T>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[4], const T* a, const T* b) {

@@ -147,7 +147,7 @@ cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t
 
 GemmForm FormOf(const GemmArgs& args) {
   if (!GemmSm90Takes(args) || !TakesSm90Forms()) return GemmForm::kMma;
-  return args.m > SomeTokens::kColumns ? GemmForm::kManyRowsSm90 : GemmForm::kFewRowsSm90;
+  return SmallGemmSm90Pays(args) ? GemmForm::kFewRowsSm90 : GemmForm::kManyRowsSm90;
 }
 
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {

@@ -18,7 +18,7 @@ namespace baton::cuda {
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
 
 // The form of it for every GPU: mma.sync and cp.async. sm_90a has two others with the same bits:
-// for up to 64 rows (small_gemm_sm90.h), and for more (gemm_sm90.h).
+// for few rows (small_gemm_sm90.h), and for more (gemm_sm90.h).
 cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
 enum class GemmForm { kMma, kFewRowsSm90, kManyRowsSm90 };
 // Which of them computes it here.

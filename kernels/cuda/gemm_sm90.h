@@ -16,4 +16,7 @@ bool GemmSm90Takes(const GemmArgs& args);
 // are folded where they are summed, and need no scratch.
 cudaError_t GemmSm90(const GemmArgs& args, cudaStream_t stream);
 
+// The same where its tiles are of 256 weights, which they are where that pays, of one segment.
+cudaError_t WideGemmSm90(const GemmArgs& args, cudaStream_t stream);
+
 }  // namespace baton::cuda

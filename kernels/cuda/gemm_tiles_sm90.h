@@ -12,6 +12,9 @@
 namespace baton::cuda::gemm_sm90 {
 
 constexpr int kWarpgroup = 128;
+constexpr int kTile = 128;                 // Tokens, and weights, of a block of GemmSm90.
+constexpr int kSms = 132;                  // Of an H100 and an H200.
+constexpr size_t kMostShared = 227 << 10;  // Of a block of sm_90.
 
 // [rows, k] as (k of a segment, segment, row), in boxes of kTileK of one segment: behind a
 // segment's end are zeros.

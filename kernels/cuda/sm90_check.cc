@@ -23,11 +23,12 @@
 namespace baton::cuda {
 namespace {
 
-constexpr int kFewTokens = 8;  // By the narrowest of the products that the forms have.
+constexpr int kFewTokens = 8;  // By the narrowest of the products that the forms have,
+constexpr int kWide = 4;       // and by the widest.
 
 // Every form's results, its own after that for every GPU.
 struct Results {
-  float products[4][HardNumbers::kTokens][HardNumbers::kWeights];
+  float products[5][HardNumbers::kTokens][HardNumbers::kWeights];
   float attention[2][HardNumbers::kTokens][HardNumbers::kDim];
 };
 static_assert(sizeof(HardNumbers) % alignof(Results) == 0);
@@ -59,6 +60,8 @@ cudaError_t Multiply(const Arrays& arrays, cudaStream_t stream) {
   error = with(1, [&](const GemmArgs& all) { return GemmSm90(all, stream); });
   if (error != cudaSuccess) return error;
   error = with(2, [&](const GemmArgs& all) { return SmallGemmSm90(all, stream); });
+  if (error != cudaSuccess) return error;
+  error = with(kWide, [&](const GemmArgs& all) { return WideGemmSm90(all, stream); });
   if (error != cudaSuccess) return error;
   args.m = kFewTokens;
   return with(3, [&](const GemmArgs& few) { return SmallGemmSm90(few, stream); });
@@ -107,6 +110,7 @@ std::vector<std::string> DifferencesOf(DType dtype, const Results& results) {
   compare(products[0], products[1], sizeof(products[0]), "products of many rows");
   compare(products[0], products[2], sizeof(products[0]), "products of few rows");
   compare(products[0], products[3], kFewTokens * sizeof(products[0][0]), "products of 8 rows");
+  compare(products[0], products[kWide], sizeof(products[0]), "products of wide tiles");
   compare(results.attention[0], results.attention[1], sizeof(results.attention[0]), "attention");
   return differences;
 }

@@ -1,11 +1,10 @@
-#include "kernels/cuda/small_gemm_sm90.h"
-
 #include <cstdint>
 
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/gated.h"
 #include "kernels/cuda/gemm_tiles_sm90.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/small_gemm_sm90.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -13,23 +12,28 @@ namespace small_gemm_sm90 {
 
 using gemm::kTileK;
 
-// A block multiplies up to 64 rows of the weights, wgmma's rows, with all tokens, its columns, over
-// one segment of k: a warpgroup, whose first thread copies too.
-constexpr int kRows = 64;
-constexpr int kThreads = gemm_sm90::kWarpgroup;
-constexpr int kSms = 132;  // Of an H100 and an H200.
+// A block multiplies up to kRows rows of the weights, wgmma's rows, with up to kTokens tokens, its
+// columns, over one segment of k: a warpgroup for each 64 rows, of which the first thread copies.
+// Blocks of a grid: segments along x, tiles of tokens along y, of weights along z, so that those
+// which share weights run at the same time.
+constexpr int kMostTokens = 128;
 
 // Weights are read once, so what counts is how many bytes of them are asked for at a time: for 4.8
 // TB/s and 1 us from request to arrival 4.8 MB, 36 KB on each SM. A stage has 8 KB of them, and two
-// blocks fit an SM, with 80 to 176 KB in flight together.
-constexpr int StagesFor(int tokens) {
+// blocks fit an SM, with 80 to 176 KB in flight together. With the most tokens there is room for
+// one block, which has 56 or 64 KB in flight.
+constexpr int StagesFor(int rows, int tokens) {
+  if (tokens == kMostTokens) return rows == 64 ? 8 : 5;
   if (tokens <= 8) return 12;
   return tokens <= 16 ? 10 : tokens <= 32 ? 8 : 6;
 }
+constexpr int BlocksOfSm(int tokens) { return tokens == kMostTokens ? 1 : 2; }
 
-template <typename T, int kTokens>
+template <typename T, int kRows_, int kTokens_>
 struct Shared {
-  static constexpr int kStages = StagesFor(kTokens);
+  static constexpr int kRows = kRows_, kTokens = kTokens_;
+  static constexpr int kThreads = kRows / 64 * gemm_sm90::kWarpgroup;
+  static constexpr int kStages = StagesFor(kRows, kTokens);
   static constexpr int kSums = kTokens / 2;  // Of each thread.
 
   alignas(1024) T weights[kStages][kRows][kTileK];
@@ -41,15 +45,17 @@ struct Shared {
 };
 
 constexpr size_t kHalfOfShared = 113 << 10;  // Of an SM, without what each block takes besides.
-static_assert(sizeof(Shared<Bf16, 8>) <= kHalfOfShared);
-static_assert(sizeof(Shared<Bf16, 16>) <= kHalfOfShared);
-static_assert(sizeof(Shared<Bf16, 32>) <= kHalfOfShared);
-static_assert(sizeof(Shared<Bf16, 64>) <= kHalfOfShared);
+static_assert(sizeof(Shared<Bf16, 64, 8>) <= kHalfOfShared);
+static_assert(sizeof(Shared<Bf16, 64, 16>) <= kHalfOfShared);
+static_assert(sizeof(Shared<Bf16, 64, 32>) <= kHalfOfShared);
+static_assert(sizeof(Shared<Bf16, 64, 64>) <= kHalfOfShared);
+static_assert(sizeof(Shared<Bf16, 64, kMostTokens>) <= gemm_sm90::kMostShared);
+static_assert(sizeof(Shared<Bf16, 128, kMostTokens>) <= gemm_sm90::kMostShared);
 
 struct Problem {
   int64_t n;     // Outputs of a token.
   int m;         // Tokens.
-  int rows;      // Of a block's tile: kRows, or half of them where there are few.
+  int rows;      // Of a block's tile: kRows, or half of 64 where there are few.
   int tiles;     // Of k, in a segment.
   int segments;  // Blocks of a cluster, along x.
   ActivationKind activation;
@@ -65,12 +71,13 @@ BATON_DEVICE void CopyTile(Stages& shared, const TensorMap& weights, const Tenso
   const int row_bytes = static_cast<int>(sizeof(shared.weights[0][0]));
   ArriveExpecting(full, problem.rows * row_bytes + static_cast<int>(sizeof(shared.tokens[0])));
   if constexpr (kGated) {
-    CopyBox(shared.weights[stage], weights, full, tile * kTileK, blockIdx.y * problem.rows / 2, 0);
+    CopyBox(shared.weights[stage], weights, full, tile * kTileK, blockIdx.z * problem.rows / 2, 0);
   } else {
     CopyBox(shared.weights[stage], weights, full, tile * kTileK, blockIdx.x,
-            blockIdx.y * problem.rows);
+            blockIdx.z * problem.rows);
   }
-  CopyBox(shared.tokens[stage], tokens, full, tile * kTileK, blockIdx.x, 0);
+  CopyBox(shared.tokens[stage], tokens, full, tile * kTileK, blockIdx.x,
+          blockIdx.y * Stages::kTokens);
 }
 
 // No copy writes the rows behind those of the block's tile; of `stages` wgmma reads them.
@@ -82,7 +89,7 @@ BATON_DEVICE void ClearRows(Stages& shared, int first, int stages) {
   for (int stage = 0; stage < stages; ++stage) {
     auto* rows = reinterpret_cast<uint4*>(shared.weights[stage][0]);
     BATON_ROLLED
-    for (int i = first * kVectors + thread; i < kRows * kVectors; i += kThreads) {
+    for (int i = first * kVectors + thread; i < Stages::kRows * kVectors; i += Stages::kThreads) {
       rows[i] = uint4{0, 0, 0, 0};
     }
   }
@@ -95,6 +102,7 @@ BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSum
                            const Copy& copy) {
   BATON_UNROLL
   for (int i = 0; i < Stages::kSums; ++i) sums[i] = 0;
+  const int first_row = 64 * (static_cast<int>(threadIdx.x) / gemm_sm90::kWarpgroup);
   Ring<Stages::kStages> ring, before;  // The stage before: its products may be in flight.
   int tile = 0;
   BATON_ROLLED
@@ -103,7 +111,8 @@ BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSum
     FenceSums(sums);
     BATON_UNROLL
     for (int k = 0; k < kTileK; k += 16) {
-      MultiplyAsync(sums, &shared.weights[ring.stage][0][k], &shared.tokens[ring.stage][0][k]);
+      MultiplyAsync(sums, &shared.weights[ring.stage][first_row][k],
+                    &shared.tokens[ring.stage][0][k]);
     }
     CommitProducts();
     WaitProducts<1>();
@@ -124,11 +133,14 @@ BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSum
 BATON_DEVICE int RowOf(int thread, int i) {
   return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
 }
-BATON_DEVICE int TokenOf(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+template <typename Stages>
+BATON_DEVICE int TokenOf(int thread, int i) {
+  return blockIdx.y * Stages::kTokens + i / 4 * 8 + thread % 4 * 2 + i % 2;
+}
 
 template <typename Out>
 BATON_DEVICE void StoreSum(const Problem& problem, int row, int token, float sum) {
-  const int64_t column = int64_t{blockIdx.y} * problem.rows + row;
+  const int64_t column = int64_t{blockIdx.z} * problem.rows + row;
   if (row >= problem.rows || column >= problem.n || token >= problem.m) return;
   if (problem.bias != nullptr) sum += problem.bias[column];
   static_cast<Out*>(problem.out)[token * problem.out_stride + column] = FromFloat<Out>(sum);
@@ -144,7 +156,7 @@ BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
                                const float (&sums)[Stages::kSums]) {
   constexpr int kSums = Stages::kSums, kMost = 8;
   const int segment = blockIdx.x, thread = threadIdx.x;
-  const int threads = kThreads / problem.segments;  // Whose sums a block adds up.
+  const int threads = Stages::kThreads / problem.segments;  // Whose sums a block adds up.
   WaitCluster();
   BATON_UNROLL
   for (int i = 0; i < kSums; i += 4) {
@@ -155,7 +167,7 @@ BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
   ArriveCluster();
   WaitCluster();
   const auto* partials = reinterpret_cast<const float*>(shared.partials);
-  for (int at = thread; at < kSums * threads; at += kThreads) {
+  for (int at = thread; at < kSums * threads; at += Stages::kThreads) {
     float parts[kMost];
     BATON_UNROLL
     for (int s = 0; s < kMost; ++s) {
@@ -169,7 +181,7 @@ BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
       }
     }
     const int owner = segment * threads + at / 4 % threads, i = at / 4 / threads * 4 + at % 4;
-    StoreSum<Out>(problem, RowOf(owner, i), TokenOf(owner, i), parts[0]);
+    StoreSum<Out>(problem, RowOf(owner, i), TokenOf<Stages>(owner, i), parts[0]);
   }
 }
 
@@ -191,8 +203,8 @@ BATON_DEVICE void GateAndStore(Stages& shared, const Problem& problem,
   const auto* ups = reinterpret_cast<const float*>(shared.partials);
   BATON_UNROLL
   for (int i = 0; i < kSums; ++i) {
-    const int64_t column = int64_t{blockIdx.y} * (problem.rows / 2) + RowOf(thread, i);
-    const int token = TokenOf(thread, i);
+    const int64_t column = int64_t{blockIdx.z} * (problem.rows / 2) + RowOf(thread, i);
+    const int token = TokenOf<Stages>(thread, i);
     if (column >= problem.n || token >= problem.m) continue;
     float gate = sums[i], up = ups[(i / 4 * threads + thread) * 4 + i % 4];
     if (problem.bias != nullptr) {
@@ -204,11 +216,11 @@ BATON_DEVICE void GateAndStore(Stages& shared, const Problem& problem,
   }
 }
 
-template <typename T, typename Out, int kTokens, bool kGated>
-__global__ void __launch_bounds__(kThreads, 2)
+template <typename T, typename Out, int kRows, int kTokens, bool kGated>
+__global__ void __launch_bounds__(2 * kRows, BlocksOfSm(kTokens))
     SmallGemmSm90Kernel(const __grid_constant__ TensorMap weights,
                         const __grid_constant__ TensorMap tokens, Problem problem) {
-  using Stages = Shared<T, kTokens>;
+  using Stages = Shared<T, kRows, kTokens>;
   auto& shared = SharedMemory<Stages>();
   const auto copy = [&](int tile, int stage) {
     CopyTile<kGated>(shared, weights, tokens, problem, tile, stage);
@@ -217,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Stages::kStages; ++stage) {
       InitMbarrier(shared.full[stage], 1);
-      InitMbarrier(shared.empty[stage], kThreads / 32);  // A lane of each warp.
+      InitMbarrier(shared.empty[stage], Stages::kThreads / 32);  // A lane of each warp.
     }
     FenceProxy();
     BATON_ROLLED
@@ -239,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else {
     BATON_UNROLL
     for (int i = 0; i < Stages::kSums; ++i) {
-      StoreSum<Out>(problem, RowOf(threadIdx.x, i), TokenOf(threadIdx.x, i), sums[i]);
+      StoreSum<Out>(problem, RowOf(threadIdx.x, i), TokenOf<Stages>(threadIdx.x, i), sums[i]);
     }
   }
 }
@@ -248,13 +260,19 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 namespace {
 
-using small_gemm_sm90::kRows;
+using small_gemm_sm90::kMostTokens;
 using small_gemm_sm90::Problem;
 
-// Few rows of weights are cut into smaller tiles, so that every SM has one.
-int RowsOfTile(int64_t rows, int32_t segments) {
-  const int64_t blocks = int64_t{BlocksFor(rows, kRows)} * segments;
-  return blocks < small_gemm_sm90::kSms ? kRows / 2 : kRows;
+// Few rows of weights are cut into smaller tiles, so that every SM has one. Of many tokens a tile
+// has the more bytes the fewer weights it has: it is cut if most SMs would have none.
+int RowsOfTile(const GemmArgs& args) {
+  const auto blocks = [&](int rows, int tokens) {
+    return int64_t{BlocksFor(args.n(), rows)} * BlocksFor(args.m, tokens) * args.segments;
+  };
+  if (args.m > kMostTokens / 2) {
+    return 4 * blocks(128, kMostTokens) < 3 * gemm_sm90::kSms ? 64 : 128;
+  }
+  return blocks(64, kMostTokens) < gemm_sm90::kSms ? 32 : 64;
 }
 
 struct Maps {
@@ -262,38 +280,41 @@ struct Maps {
   TensorMap tokens;
 };
 
-template <typename T, typename Out, int kTokens, bool kGated>
+template <typename T, typename Out, int kRows, int kTokens, bool kGated>
 cudaError_t LaunchSmall(const GemmArgs& args, Maps& maps, const Problem& problem,
                         cudaStream_t stream) {
   const cudaError_t error = gemm_sm90::MapOf(maps.tokens, args.a.data, args.m, args.a_stride,
                                              args.weights->k(), args.segments, kTokens);
   if (error != cudaSuccess) return error;
   const int outputs = kGated ? problem.rows / 2 : problem.rows;
-  const auto kernel = small_gemm_sm90::SmallGemmSm90Kernel<T, Out, kTokens, kGated>;
-  const dim3 grid(problem.segments, BlocksFor(problem.n, outputs));
-  constexpr size_t kShared = sizeof(small_gemm_sm90::Shared<T, kTokens>);
+  const auto kernel = small_gemm_sm90::SmallGemmSm90Kernel<T, Out, kRows, kTokens, kGated>;
+  const dim3 grid(problem.segments, BlocksFor(args.m, kTokens), BlocksFor(problem.n, outputs));
+  using Stages = small_gemm_sm90::Shared<T, kRows, kTokens>;
   if (problem.segments == 1) {
-    return Launch(kernel, grid, small_gemm_sm90::kThreads, kShared, stream, maps.weights,
-                  maps.tokens, problem);
+    return Launch(kernel, grid, Stages::kThreads, sizeof(Stages), stream, maps.weights, maps.tokens,
+                  problem);
   }
-  return LaunchClusters(kernel, problem.segments, grid, small_gemm_sm90::kThreads, kShared, stream,
+  return LaunchClusters(kernel, problem.segments, grid, Stages::kThreads, sizeof(Stages), stream,
                         maps.weights, maps.tokens, problem);
 }
 
 template <typename T, typename Out, bool kGated>
 cudaError_t ChooseTokens(const GemmArgs& args, Maps& maps, const Problem& problem,
                          cudaStream_t stream) {
-  if (args.m <= 8) return LaunchSmall<T, Out, 8, kGated>(args, maps, problem, stream);
-  if (args.m <= 16) return LaunchSmall<T, Out, 16, kGated>(args, maps, problem, stream);
-  if (args.m <= 32) return LaunchSmall<T, Out, 32, kGated>(args, maps, problem, stream);
-  return LaunchSmall<T, Out, 64, kGated>(args, maps, problem, stream);
+  if (args.m <= 8) return LaunchSmall<T, Out, 64, 8, kGated>(args, maps, problem, stream);
+  if (args.m <= 16) return LaunchSmall<T, Out, 64, 16, kGated>(args, maps, problem, stream);
+  if (args.m <= 32) return LaunchSmall<T, Out, 64, 32, kGated>(args, maps, problem, stream);
+  if (args.m <= 64) return LaunchSmall<T, Out, 64, 64, kGated>(args, maps, problem, stream);
+  return problem.rows == 64
+             ? LaunchSmall<T, Out, 64, kMostTokens, kGated>(args, maps, problem, stream)
+             : LaunchSmall<T, Out, 128, kMostTokens, kGated>(args, maps, problem, stream);
 }
 
 Problem ProblemOf(const GemmArgs& args, int64_t n) {
   const int64_t k = args.weights->k() / args.segments;
   return {.n = n,
           .m = static_cast<int>(args.m),
-          .rows = RowsOfTile(args.n(), args.segments),
+          .rows = RowsOfTile(args),
           .tiles = static_cast<int>(BlocksFor(k, gemm::kTileK)),
           .segments = args.segments,
           .activation = {},
@@ -307,6 +328,14 @@ ConstFloats FirstRow(const GemmArgs& args) {
 }
 
 }  // namespace
+
+bool SmallGemmSm90Pays(const GemmArgs& args) {
+  if (args.m <= kMostTokens / 2) return true;
+  if (args.m > 2 * kMostTokens) return false;
+  const int64_t others =
+      int64_t{BlocksFor(args.m, gemm_sm90::kTile)} * BlocksFor(args.n(), gemm_sm90::kTile);
+  return (args.segments > 1 ? others : 2 * others) < gemm_sm90::kSms;
+}
 
 cudaError_t SmallGemmSm90(const GemmArgs& args, cudaStream_t stream) {
   const int64_t k = args.weights->k(), n = args.n();

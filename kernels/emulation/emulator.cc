@@ -239,7 +239,7 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_by
   const bool empty_grid = grid.x == 0 || grid.y == 0 || grid.z == 0;
   // The limits of CUDA: 2^31 - 1 blocks in x, 65535 in y and z.
   if (grid.x >> 31 != 0) return cudaErrorInvalidValue;  // As an H100's driver says.
-  if (threads == 0 || threads > kMaxThreads || block.z > 64 || empty_grid || grid.y > 65535 ||
+  if (threads == 0 || threads > kMaxBlockThreads || block.z > 64 || empty_grid || grid.y > 65535 ||
       grid.z > 65535 || shared_bytes > api.device.models[api.on]->shared_bytes) {
     return cudaErrorInvalidConfiguration;
   }

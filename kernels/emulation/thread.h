@@ -13,25 +13,26 @@
 
 namespace baton::emulation {
 
-inline constexpr int kMaxThreads = 1024;
+inline constexpr int kMaxBlockThreads = 1024;
+inline constexpr int kMaxThreads = 2048;  // Of a cluster.
 inline constexpr int kMostBlocks = 8;  // Of a cluster, on every GPU that has them.
 // Of a cluster's blocks. Each is an actor beside the threads: the copies that it counts write
 // memory.
 inline constexpr int kMaxMbarriers = 256;
 inline constexpr int kMaxActors = kMaxThreads + kMaxMbarriers;
 
-// Who did something to memory, and when by its own clock: actor 11, atomic 1, clock 20 bits. The
+// Who did something to memory, and when by its own clock: actor 12, atomic 1, clock 19 bits. The
 // clock starts at 1, so 0 stands for nobody.
 struct Stamp {
   uint32_t bits = 0;
 
-  static constexpr uint32_t kMaxClock = (1 << 20) - 1;
+  static constexpr uint32_t kMaxClock = (1 << 19) - 1;
   static Stamp Of(int thread, uint32_t clock, bool atomic) {
-    return {static_cast<uint32_t>(thread) << 21 | static_cast<uint32_t>(atomic) << 20 | clock};
+    return {static_cast<uint32_t>(thread) << 20 | static_cast<uint32_t>(atomic) << 19 | clock};
   }
   explicit operator bool() const { return bits != 0; }
-  int thread() const { return static_cast<int>(bits >> 21); }
-  bool atomic() const { return (bits >> 20 & 1) != 0; }
+  int thread() const { return static_cast<int>(bits >> 20); }
+  bool atomic() const { return (bits >> 19 & 1) != 0; }
   uint32_t clock() const { return bits & kMaxClock; }
   bool operator==(const Stamp&) const = default;
 };

@@ -194,18 +194,19 @@ def gemm_shared(rows, columns, stages):
     return stages * (rows + columns) * 64 * 2
 
 
-# Tokens -> stages: StagesFor of kernels/cuda/small_gemm_sm90.cu.
-SMALL_STAGES = {8: 12, 16: 10, 32: 8, 64: 6}
+# (Weights, tokens) -> stages: StagesFor of kernels/cuda/small_gemm_sm90.cu.
+SMALL_STAGES = {(64, 8): 12, (64, 16): 10, (64, 32): 8, (64, 64): 6, (64, 128): 8, (128, 128): 5}
 
 
-def small_gemm_figures(gpu, tokens, registers):
+def small_gemm_figures(gpu, rows, tokens, registers):
     """Of products of few rows on sm_90a: each byte of weights is multiplied with all tokens while
     others are under way, so that memory alone limits them."""
-    stages = SMALL_STAGES[tokens]
-    shared = -(-(stages * (64 + tokens) * 128 + 64 * tokens * 4 + stages * 16) // KIB) * KIB
-    blocks = blocks_per_sm(gpu, 128, registers, shared)
-    speed, limit = reach_of_bytes(gpu, blocks * (stages - 1) * 64 * 128)
-    return Figures(f"GEMM, up to {tokens} rows", registers, shared, blocks, tokens,
+    stages = SMALL_STAGES[rows, tokens]
+    shared = -(-(stages * (rows + tokens) * 128 + rows * tokens * 4 + stages * 16) // KIB) * KIB
+    blocks = blocks_per_sm(gpu, 2 * rows, registers, shared)
+    speed, limit = reach_of_bytes(gpu, blocks * (stages - 1) * rows * 128)
+    what = f"GEMM, up to {tokens} rows{', wide' if rows > 64 else ''}"
+    return Figures(what, registers, shared, blocks, tokens,
                    [(speed * tokens, limit)] * 2, [(speed, limit)] * 2)
 
 
@@ -231,11 +232,11 @@ def figures_of(gpu, kernels):
     for name, (registers, loop) in sorted(kernels.items()):
         gemm = re.search(r"GemmKernel<.*TileShape<" + ", ".join([r"(\d+)"] * 5) +
                          r">, [\w:]*Bf16, [\w:]*Bf16>", name)
-        small = re.search(r"SmallGemmSm90Kernel<[\w:]*Bf16, [\w:]*Bf16, (\d+), false>", name)
+        small = re.search(r"SmallGemmSm90Kernel<[\w:]*Bf16, [\w:]*Bf16, (\d+), (\d+), false>", name)
         attention = re.search(r"AttentionKernel<(64|128|256), .*Bf16, (\d)>", name)
         decode = re.search(r"DecodeSm90Kernel<(\d), [\w:]*Bf16>", name)
         if small:
-            yield small_gemm_figures(gpu, int(small.group(1)), registers)
+            yield small_gemm_figures(gpu, *map(int, small.groups()), registers)
             continue
         if gemm:
             rows, columns, warp_rows, warp_columns, stages = map(int, gemm.groups())

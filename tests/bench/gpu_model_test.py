@@ -124,7 +124,7 @@ class GpuModelTest(unittest.TestCase):
         self.assertEqual(gather, {"kernel": gpu_model.GATHER, "bytes": [A100.hbm, A100.hbm]})
 
     def test_few_rows_take_bytes_alone(self):
-        name = "void SmallGemmSm90Kernel<baton::Bf16, baton::Bf16, 8, false>(P)"
+        name = "void SmallGemmSm90Kernel<baton::Bf16, baton::Bf16, 64, 8, false>(P)"
         few, gather = gpu_model.for_bench(H100, {name: (31, Loop())}, 37)
         self.assertEqual(few, {"kernel": "GEMM, up to 8 rows", "flops": [8 * H100.hbm] * 2,
                                "bytes": [H100.hbm] * 2})
@@ -132,6 +132,13 @@ class GpuModelTest(unittest.TestCase):
         line, = gpu_model.kernel_lines(H100, {name: (31, Loop())})
         self.assertIn("111 KiB 2 blocks", line)
         self.assertIn("; 8 rows: 3.35 TB/s (HBM)", line)
+
+    def test_of_more_rows_a_block_has_an_sm(self):
+        name = "void SmallGemmSm90Kernel<baton::Bf16, baton::Bf16, {}, 128, false>(P)"
+        narrow, wide = sorted(gpu_model.figures_of(
+            H100, {name.format(rows): (98, Loop()) for rows in (64, 128)}), key=lambda f: f.what)
+        self.assertEqual([(f.what, f.shared >> 10, f.blocks) for f in (narrow, wide)],
+                         [("GEMM, up to 128 rows", 225, 1), ("GEMM, up to 128 rows, wide", 225, 1)])
 
     def test_what_may_be_left_out_is_no_product_tile_copy_or_exponential(self):
         self.assertEqual(gpu_model.bare(Loop(60, 16, 4, 2, 3)), Loop(25, 16, 4, 2, 3))

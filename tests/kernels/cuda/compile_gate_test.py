@@ -69,7 +69,7 @@ class CompileGateTest(unittest.TestCase):
 
 
 GEMM = "void GemmKernel<TileShape<64, 64, 32, 32, 4>, F16, float>(Problem<F16>)"
-GEMM_SM90 = "void GemmSm90Kernel<F16, float, true>(CUtensorMap_st, CUtensorMap_st, Problem)"
+GEMM_SM90 = "void GemmSm90Kernel<F16, float, 128, true>(CUtensorMap_st, CUtensorMap_st, Problem)"
 GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ; WARPGROUP.ARRIVE ;"
                   "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR12+0x20008], R7 ;"
                   "HGMMA.64x128x16.F32 R24, gdesc[UR16], R24 ;"
@@ -77,7 +77,7 @@ GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ;
                   "WARPGROUP.DEPBAR.LE gsb0, 0x1 ; WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
                   "USETMAXREG.DEALLOC.CTAPOOL 0x28 ; SYNCS.ARRIVE.TRANS64 RZ, [UR9+0x20008], R2 ;"
                   "UTMALDG.3D [UR8], [UR18] ;")
-SMALL_SM90 = "void SmallGemmSm90Kernel<F16, float, 8, false>(CUtensorMap_st, CUtensorMap_st, Problem)"
+SMALL_SM90 = "void SmallGemmSm90Kernel<F16, float, 64, 8, false>(CUtensorMap_st, CUtensorMap_st, Problem)"
 SMALL_SM90_CODE = (re.sub("USETMAXREG[^;]*;", "", GEMM_SM90_CODE).replace("64x128", "64x8") +
                    "UCGABAR_ARV ; UCGABAR_WAIT ; ST.E.128 [R6], R24 ;")
 ATTENTION_SM90 = "void AttentionSm90Kernel<128, Bf16>(Maps, Problem, Tiling, float)"

@@ -25,6 +25,12 @@ TEST_P(GemmSm90Test, HasTheBitsOfTheFormForEveryGpu) {
                    {300, 5, 24}});
 }
 
+// More tiles than blocks, some of which pass all stages, of more rows than are in a group; results
+// of which two can be stored at once and of which the last column has no other.
+TEST_P(GemmSm90Test, TakesTilesInTurn) {
+  ExpectEqualBits({{260, 389, 5 * 64}, {17 * 128 + 1, 257, 24, 1, false}, {130, 513, 8 * 32, 8}});
+}
+
 // Segments that end amid a tile of k, with it, and beyond all stages.
 TEST_P(GemmSm90Test, FoldsSegmentsToTheSameBits) {
   ExpectEqualBits({{66, 70, 64, 2},
@@ -40,6 +46,23 @@ TEST_P(GemmSm90Test, MultipliesSomeRowsOfTheWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GemmSm90Test, testing::ValuesIn(kTwoFormsTypes), NameOfTypes);
+
+// Tiles of 256 weights, of which blocks have none, one and several.
+class WideGemmSm90Test : public TwoFormsTest {
+ protected:
+  WideGemmSm90Test() : TwoFormsTest(WideGemmSm90) {}
+};
+
+TEST_P(WideGemmSm90Test, HasTheBitsOfTheFormForEveryGpu) {
+  ExpectEqualBits({{1, 1, 1, 1, true, 7},
+                   {64, 255, 64},
+                   {65, 257, 72, 1, false},
+                   {130, 20, 136},
+                   {129, 300, 9 * 64 + 13, 1, true, 3},
+                   {300, 513, 5 * 64, 1, false}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, WideGemmSm90Test, testing::ValuesIn(kTwoFormsTypes), NameOfTypes);
 
 using GemmSm90ChoiceTest = DeviceTest;
 
@@ -82,14 +105,55 @@ TEST_F(GemmSm90ChoiceTest, IsForPromptsOnSm90) {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << emulation::LastMessage();
     return FormOf(args);
   };
-  EXPECT_EQ(run("sm90", 65), GemmForm::kManyRowsSm90);
-  EXPECT_EQ(run("sm90", 64), GemmForm::kFewRowsSm90);
+  EXPECT_EQ(run("sm90", 257), GemmForm::kManyRowsSm90);
+  EXPECT_EQ(run("sm90", 65), GemmForm::kFewRowsSm90);
   EXPECT_EQ(run("sm90", 1), GemmForm::kFewRowsSm90);
-  for (const int64_t m : {1, 65}) {
+  for (const int64_t m : {1, 65, 257}) {
     EXPECT_EQ(run("sm80", m), GemmForm::kMma);
     EXPECT_EQ(run("sm100", m), GemmForm::kMma);
   }
   emulation::SetGpu("sm90");
+}
+
+// Where tiles of 128 x 128 are as many as SMs, or half as many if no segments give others more.
+TEST_F(GemmSm90ChoiceTest, IsForSomeRowsWhereItHasABlockForEachSm) {
+  emulation::SetGpu("sm90");
+  const PackedMatrix weights =
+      DeviceMatrix(DType::kBF16, std::vector<float>(132 * 128 * 16), 132 * 128, 16);
+  const DeviceFloats a(DType::kBF16, std::vector<float>(256 * 16));
+  const auto form = [&](int64_t m, int64_t n, int32_t segments) {
+    return FormOf(
+        {.a = a, .a_stride = 16, .m = m, .weights = &weights, .segments = segments, .num_rows = n});
+  };
+  for (const auto& [segments, tiles] : {std::pair{1, 66}, std::pair{2, 132}}) {
+    EXPECT_EQ(form(64, tiles * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(65, (tiles - 1) * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(65, (tiles - 1) * 128 + 1, segments), GemmForm::kManyRowsSm90);
+    EXPECT_EQ(form(129, (tiles / 2 - 1) * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(256, (tiles / 2 - 1) * 128 + 1, segments), GemmForm::kManyRowsSm90);
+  }
+}
+
+// As many blocks as SMs, or as tiles: of 256 weights where that takes fewer rounds than it costs.
+TEST_F(GemmSm90ChoiceTest, HasABlockForEachSmAndWideTilesWhereTheyPay) {
+  emulation::SetGpu("sm90");
+  const auto count = [](int64_t m, int64_t n) {
+    const DeviceFloats a(DType::kBF16, std::vector<float>(m * 16));
+    const PackedMatrix weights = DeviceMatrix(DType::kBF16, std::vector<float>(n * 16), n, 16);
+    const DeviceFloats out(DType::kF32, m * n);
+    const emulation::Statistics before = emulation::GetStatistics();
+    const GemmArgs args{
+        .a = a, .a_stride = 16, .m = m, .weights = &weights, .out = out, .out_stride = n};
+    EXPECT_EQ(GemmSm90(args, nullptr), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << emulation::LastMessage();
+    const emulation::Statistics after = emulation::GetStatistics();
+    // Of each tile four steps of k by each of two warpgroups.
+    return std::pair((after.products - before.products) / 8, after.blocks - before.blocks);
+  };
+  EXPECT_EQ(count(1, 256), std::pair(int64_t{2}, int64_t{2}));  // One round, not one of twice that.
+  EXPECT_EQ(count(1, 512), std::pair(int64_t{2}, int64_t{2}));  // One in place of two.
+  EXPECT_EQ(count(1, 768), std::pair(int64_t{3}, int64_t{3}));
+  EXPECT_EQ(count(129, 512), std::pair(int64_t{8}, int64_t{3}));  // Three, not two of twice that.
 }
 #endif
 

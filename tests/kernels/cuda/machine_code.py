@@ -105,7 +105,7 @@ PTX_SM90 = {
     "PinSums": ['asm volatile("" : "+f"(sums[i])::"memory");'],
     "FenceSums": ['asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'],
     "PinOperands": ['asm volatile("" : "+r"(operands[i])::"memory");'],
-    "MultiplyAsync": [*(tile_product(count, t) for count in (64, 4, 8, 16, 32) for t in ("bf16", "f16")),
+    "MultiplyAsync": [*(tile_product(count, t) for count in (64, 128, 4, 8, 16, 32) for t in ("bf16", "f16")),
                       *(held_product(count, t) for count in (32, 64) for t in ("bf16", "f16"))],
     "CommitProducts": ['asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'],
     "WaitProducts": ['asm volatile("wgmma.wait_group.sync.aligned %0;" '
@@ -172,7 +172,8 @@ def missing(name, code):
         folds = ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"] * (small.group(2) == "false")
         return missing_sm90(name, code, ["UTMALDG.3D", *folds], [tiles_of(small.group(1))])
     if "GemmSm90Kernel" in name:
-        return missing_sm90(name, code, ["UTMALDG.3D", *REGISTERS], [tiles_of(128)])
+        columns = re.search(r"<.*, (\d+), (true|false)>", name).group(1)
+        return missing_sm90(name, code, ["UTMALDG.3D", *REGISTERS], [tiles_of(columns)])
     if "AttentionSm90Kernel" in name:
         return missing_sm90(name, code, ["UTMALDG.3D", "UTMALDG.4D", *REGISTERS], [SCORES, VALUES])
     if "DecodeSm90Kernel" in name:

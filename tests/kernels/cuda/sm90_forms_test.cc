@@ -40,7 +40,7 @@ class Sm90FormsTest : public DeviceTest {
   static Computed Compute(int index, GemmForm many, GemmForm few) {
     EXPECT_EQ(cudaSetDevice(index), cudaSuccess);
     Computed computed;
-    Multiply(70, many, computed);
+    Multiply(257, many, computed);
     Multiply(3, few, computed);
     Gate(computed);
     Attend(65, false, computed);

@@ -14,8 +14,8 @@ class SmallGemmSm90Test : public TwoFormsTest {
   SmallGemmSm90Test() : TwoFormsTest(SmallGemmSm90) {}
 };
 
-// Around tiles of 8, 16, 32 and 64 tokens, of 32 weights and of 64 of k, and a ring that is passed
-// twice for each.
+// Around tiles of 8, 16, 32, 64 and 128 tokens, of 32 weights and of 64 of k, and a ring that is
+// passed twice for each.
 TEST_P(SmallGemmSm90Test, HasTheBitsOfTheFormForEveryGpu) {
   ExpectEqualBits({{1, 1, 1, 1, true, 7},
                    {1, 70, 72},
@@ -25,7 +25,11 @@ TEST_P(SmallGemmSm90Test, HasTheBitsOfTheFormForEveryGpu) {
                    {17, 64, 40},
                    {32, 20, 17 * 64 + 8, 1, true, 16},
                    {33, 65, 64, 1, false, 8},
-                   {64, 9, 14 * 64 + 13, 1, true, 3}});
+                   {64, 9, 14 * 64 + 13, 1, true, 3},
+                   {65, 20, 18 * 64 + 13, 1, true, 3},
+                   {128, 65, 64, 1, false, 8},
+                   {129, 9, 136},
+                   {256, 70, 72}});
 }
 
 // Segments that end amid a tile of k, with it, and beyond all stages.
@@ -39,7 +43,10 @@ TEST_P(SmallGemmSm90Test, FoldsSegmentsToTheSameBits) {
                    {31, 9, 2 * 32, 2},
                    {20, 33, 8 * 32, 8, true, 8},
                    {64, 20, 8 * 64, 8},
-                   {50, 34, 4 * 32, 4}});
+                   {50, 34, 4 * 32, 4},
+                   {70, 66, 4 * 96, 4, true, 8},
+                   {128, 9, 2 * 18 * 64, 2},
+                   {200, 20, 8 * 32, 8, false}});
 }
 
 // As q alone of the weights of q, k and v.
@@ -49,11 +56,16 @@ TEST_P(SmallGemmSm90Test, MultipliesSomeRowsOfTheWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Types, SmallGemmSm90Test, testing::ValuesIn(kTwoFormsTypes), NameOfTypes);
 
-// So many rows of weights that blocks have 64 of them: elsewhere they have 32.
+// So many rows of weights that blocks have 64 of them, and of more than 64 tokens 128: elsewhere
+// they have half as many.
 class SmallGemmSm90TilesTest : public SmallGemmSm90Test {};
 
 TEST_P(SmallGemmSm90TilesTest, HaveTheSameBits) {
-  ExpectEqualBits({{4, 131 * 64 + 5, 16}, {10, 16 * 64 + 40, 8 * 32, 8}});
+  ExpectEqualBits({{4, 131 * 64 + 5, 16},
+                   {10, 16 * 64 + 40, 8 * 32, 8},
+                   {66, 98 * 128 + 5, 16},
+                   {129, 6 * 128 + 70, 8 * 32, 8},
+                   {65, 12 * 128 + 1, 8 * 6 * 64, 8, false}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, SmallGemmSm90TilesTest,
@@ -110,7 +122,6 @@ class SmallGatedGemmSm90Test : public DeviceTest, public testing::WithParamInter
                                .out = out,
                                .out_stride = out_stride};
       EXPECT_TRUE(GatedGemmServes(args));
-      EXPECT_EQ(FormOf(args.product), GemmForm::kFewRowsSm90);
       EXPECT_EQ(form(args, nullptr), cudaSuccess);
       results.push_back(out.ReadBytes());
     }
@@ -124,11 +135,14 @@ TEST_P(SmallGatedGemmSm90Test, HasTheBitsOfTheFormForEveryGpu) {
   ExpectEqualBits({.m = 9, .n = 24, .k = 11 * 64 + 8, .activation = ActivationKind::kGelu});
   ExpectEqualBits({.m = 30, .n = 16, .k = 72, .first_row = 32});
   ExpectEqualBits({.m = 64, .n = 72, .k = 64, .activation = ActivationKind::kGeluTanh});
+  ExpectEqualBits({.m = 65, .n = 40, .k = 136});
+  ExpectEqualBits({.m = 150, .n = 24, .k = 72, .bias = false});
 }
 
-// Blocks of 32 gates and their ups.
+// Blocks of 32 and of 64 gates and their ups.
 TEST_P(SmallGatedGemmSm90Test, HasThemWithLargerTiles) {
   ExpectEqualBits({.m = 2, .n = 66 * 64 + 8, .k = 8});
+  ExpectEqualBits({.m = 130, .n = 49 * 64 + 8, .k = 8});
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, SmallGatedGemmSm90Test, testing::Values(DType::kBF16, DType::kF16),
