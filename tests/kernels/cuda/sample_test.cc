@@ -99,9 +99,19 @@ class SampleTest : public DeviceTest {
                              .top = {top_tokens.data(), top_logits.f32(), stride},
                              .adjusted = adjusted.f32(),
                              .counts = counts.data()};
-    EXPECT_EQ(Sample(args, nullptr), cudaSuccess);
+    EXPECT_EQ(Launch(args), cudaSuccess);
     EXPECT_EQ(counts.Read(), std::vector<int32_t>(size * vocab_size, 0));
     return Joined(results.Read(), top_tokens.Read(), top_logits.Read(), stride);
+  }
+
+  // A block for each row, or several parts of each.
+  cudaError_t Launch(const SampleArgs& args) {
+    if (parts_ == 0) return Sample(args, {}, nullptr);
+    const DeviceBytes scratch(
+        std::vector<std::byte>(static_cast<size_t>(SampleScratchBytes(args)), std::byte{0x5a}));
+    const cudaError_t error = SampleByParts(args, scratch.data(), parts_, nullptr);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << emulation::LastMessage();
+    return error;
   }
 
   std::vector<ChosenToken> ExpectAsTheCpu(const std::vector<SampleProblem>& problems) {
@@ -157,6 +167,7 @@ class SampleTest : public DeviceTest {
     return chosen;
   }
 
+  int parts_ = 0;
   std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
   const RowMath* math_ = &cpu_->row_math();
 };
@@ -188,6 +199,35 @@ INSTANTIATE_TEST_SUITE_P(, SampleRandomTest,
                                                                    {4133, 50},
                                                                    {8193, 25}}),
                          [](const auto& info) { return std::to_string(info.param.vocab_size); });
+
+struct PartsCase {
+  int32_t vocab_size;
+  int parts;
+  int rows;
+};
+class SamplePartsTest : public SampleTest, public testing::WithParamInterface<PartsCase> {};
+
+TEST_P(SamplePartsTest, EqualsTheCpuBitByBit) {
+  Random random(static_cast<uint64_t>(GetParam().vocab_size));
+  parts_ = GetParam().parts;
+  for (int done = 0; done < GetParam().rows && !HasFailure(); done += 10) {
+    emulation::SetSeed(random.Next());
+    std::vector<SampleProblem> problems;
+    for (int i = 0; i < 10; ++i) problems.push_back(RandomProblem(random, GetParam().vocab_size));
+    ExpectAsTheCpu(problems);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(, SamplePartsTest,
+                         testing::ValuesIn(std::vector<PartsCase>{{1, 1, 10},
+                                                                  {127, 3, 50},
+                                                                  {512, 2, 50},
+                                                                  {1000, 4, 50},
+                                                                  {4133, 32, 20},
+                                                                  {8192, 1, 20}}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.vocab_size) + "In" +
+                                  std::to_string(info.param.parts);
+                         });
 
 TEST_F(SampleTest, ARowThatIsNoDistributionSaysSoAndItsNeighboursAreChosen) {
   std::vector<SampleProblem> problems;
@@ -319,10 +359,10 @@ TEST_F(SampleTest, MoreAlternativesThanTokensAreAllOfThem) {
 
 TEST_F(SampleTest, RefusesVocabulariesWhoseSumsCouldOverflow) {
   for (const int32_t vocab_size : {0, kMaxVocabulary + 1}) {
-    EXPECT_EQ(Sample({.vocab_size = vocab_size, .num_rows = 1}, nullptr), cudaErrorInvalidValue);
+    EXPECT_EQ(Sample({.vocab_size = vocab_size, .num_rows = 1}, {}, nullptr), cudaErrorInvalidValue);
     EXPECT_EQ(Score({.vocab_size = vocab_size, .num_rows = 1}, nullptr), cudaErrorInvalidValue);
   }
-  EXPECT_EQ(Sample({.vocab_size = 5}, nullptr), cudaSuccess);
+  EXPECT_EQ(Sample({.vocab_size = 5}, {}, nullptr), cudaSuccess);
   EXPECT_EQ(Score({.vocab_size = 5}, nullptr), cudaSuccess);
 }
 
