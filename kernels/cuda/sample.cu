@@ -16,19 +16,22 @@ __global__ void __launch_bounds__(kMaxThreads, 1) SampleKernel(SampleArgs args) 
   const SampleRow row = args.rows[blockIdx.x];
   const float* raw = args.logits + row.logit_row * args.logits_stride;
   const Ids ids(0, args.vocab_size);
-  int best = Likeliest(shared, ids, raw);
+  const Chunks chunks(args.vocab_size);
+  int best = Likeliest(shared, chunks, raw);
   SampleResult result;
   result.is_bad = IsFinite(raw[best]) ? 0 : 1;
   if (result.is_bad == 0) {
     if (row.num_top >= 0) {
       result.max = raw[best];
-      result.sum = SumOfWeights(shared, ids, raw, result.max);
-      WriteTop(shared, ids, raw, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
+      Mass sum = 0;
+      chunks.ForEach(raw, [&](int, float logit) { sum += RawWeightOf(logit, result.max); });
+      result.sum = BlockSum(shared, sum);
+      WriteTop(shared, chunks, raw, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
     }
     const float* x = raw;
     if (IsAdjusted(row)) {
       x = Adjust(args, row, ids, raw, blockIdx.x);
-      best = Likeliest(shared, ids, x);
+      best = Likeliest(shared, chunks, x);
     }
     if (x[best] != x[best]) {  // Penalties beyond all bounds of a request: as on a CPU.
       result = {.is_bad = 1};
@@ -45,19 +48,22 @@ __global__ void __launch_bounds__(kMaxThreads, 1) ScoreKernel(ScoreArgs args) {
   auto& shared = SharedMemory<Shared>();
   const ScoreRow row = args.rows[blockIdx.x];
   const float* x = args.logits + row.logit_row * args.logits_stride;
-  const Ids ids(0, args.vocab_size);
-  const float max = x[Likeliest(shared, ids, x)];
+  const Chunks chunks(args.vocab_size);
+  const float max = x[Likeliest(shared, chunks, x)];
   ScoreResult result;
   result.is_bad = IsFinite(max) ? 0 : 1;
   if (result.is_bad == 0) {
     result.token_logit = x[row.token];
     result.max = max;
-    result.sum = SumOfWeights(shared, ids, x, max);
     const Mass own = PlaceOf(x[row.token], row.token);
-    Mass before = 0;
-    ids.ForEach([&](int id) { before += PlaceOf(x[id], id) > own ? 1 : 0; });
+    Mass before = 0, sum = 0;
+    chunks.ForEach(x, [&](int id, float logit) {
+      before += PlaceOf(logit, id) > own ? 1 : 0;
+      sum += RawWeightOf(logit, max);
+    });
+    result.sum = BlockSum(shared, sum);
     result.rank = 1 + static_cast<int>(BlockSum(shared, before));
-    WriteTop(shared, ids, x, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
+    WriteTop(shared, chunks, x, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
   }
   if (threadIdx.x == 0) args.results[blockIdx.x] = result;
 }

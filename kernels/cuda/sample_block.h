@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/dialect.h"
 #include "kernels/cuda/floats.h"
+#include "kernels/cuda/operands.h"
 
 namespace baton::cuda::sample {
 
@@ -18,6 +19,9 @@ using Mass = unsigned long long;  // As atomicAdd wants it.
 constexpr int kMaxThreads = 1024;
 constexpr int kDigitBits = 12;
 constexpr int kBins = 1 << kDigitBits;
+constexpr int kMaxChunks = kMaxThreads;  // A thread for each, here and below.
+constexpr int kMaxListed = kMaxThreads;
+constexpr int kChunkUnit = 128;  // Four ids for each lane of a warp.
 
 // Sums of masses by digit. In halves: in shared memory an atomic on 64 bits is a loop of attempts,
 // which the threads of a crowded bin would lose over and over.
@@ -41,10 +45,50 @@ struct Bins {
 struct Shared {
   Bins bins;
   Mass warps[kMaxThreads / 32];
+  Mass listed[kMaxListed];
+  int num_listed, first_listed;
   // What one thread has found for all.
   Mass above;
   int digit;
   int id;
+};
+
+// Contiguous ids of a row, a warp's work; all rows of a vocabulary have the same.
+struct Chunks {
+  BATON_DEVICE explicit Chunks(int vocab)
+      : vocab_size(vocab),
+        size((vocab + kMaxChunks * kChunkUnit - 1) / (kMaxChunks * kChunkUnit) * kChunkUnit),
+        count((vocab + size - 1) / size) {}
+  // body(id, its logit) for a chunk's ids by the threads of a warp.
+  template <typename Body>
+  BATON_DEVICE void ForChunk(const float* x, int chunk, const Body& body) const {
+    const int end = min(vocab_size, (chunk + 1) * size);
+    const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+    for (int id = chunk * size + threadIdx.x % 32 * 4; id < end; id += kChunkUnit) {
+      float four[4];
+      LoadFour(x + id, end - id, aligned && id + 4 <= end, four);
+      BATON_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (id + i < end) body(id + i, four[i]);
+      }
+    }
+  }
+
+  // body(chunk) for those of [first, end) by a warp each.
+  template <typename Body>
+  BATON_DEVICE void ForChunks(int first, int end, const Body& body) const {
+    for (int chunk = first + threadIdx.x / 32; chunk < end; chunk += blockDim.x / 32) body(chunk);
+  }
+  template <typename Body>
+  BATON_DEVICE void ForEach(const float* x, int first, int end, const Body& body) const {
+    ForChunks(first, end, [&](int chunk) { ForChunk(x, chunk, body); });
+  }
+  template <typename Body>
+  BATON_DEVICE void ForEach(const float* x, const Body& body) const {
+    ForEach(x, 0, count, body);
+  }
+
+  int vocab_size, size, count;
 };
 
 // The ids of one thread: begin + lane, and every 32nd after it up to the end of its warp's chunk.

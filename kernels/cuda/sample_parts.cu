@@ -54,9 +54,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   if (likely.IsBad()) return;
   if (part.row.num_top >= 0) {
     Mass sum = 0;
-    part.ForEach(part.raw, [&](int, float logit) {
-      sum += WeightOf(logit, likely.max_raw, 1.44269504088896338700);
-    });
+    part.ForEach(part.raw, [&](int, float x) { sum += RawWeightOf(x, likely.max_raw); });
     sum = BlockSum(shared, sum);
     if (threadIdx.x == 0) part.room.raw_sums[part.part] = sum;
   }
@@ -81,13 +79,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
 }
 
-BATON_DEVICE void Append(ListShared& shared, Mass entry) {
+BATON_DEVICE void Append(Shared& shared, Mass entry) {
   const int at = atomicAdd(&shared.num_listed, 1);
   if (at < kMaxListed) shared.listed[at] = entry;
 }
 
 // The block's list goes to the end of the row's.
-BATON_DEVICE void AppendList(ListShared& shared, RowRoom& room) {
+BATON_DEVICE void AppendList(Shared& shared, RowRoom& room) {
   __syncthreads();
   const int count = shared.num_listed;
   if (threadIdx.x == 0) shared.first_listed = count == 0 ? 0 : atomicAdd(&room.num_listed, count);
@@ -99,7 +97,7 @@ BATON_DEVICE void AppendList(ListShared& shared, RowRoom& room) {
 }
 
 // All tokens of the edge's digit and above; none if there are more than have room.
-BATON_DEVICE void ListTopK(ListShared& shared, const Part& part, const Likely& likely) {
+BATON_DEVICE void ListTopK(Shared& shared, const Part& part, const Likely& likely) {
   Mass above = 0;
   const int edge = FindDigit(shared, part.row.top_k, above);
   if (edge == 0 || above + shared.bins.Get(edge) > kMaxListed) return;
@@ -110,11 +108,13 @@ BATON_DEVICE void ListTopK(ListShared& shared, const Part& part, const Likely& l
 }
 
 // The tokens of the edge's digit, and the sums of those above.
-BATON_DEVICE void ListTopP(ListShared& shared, const Part& part, const Likely& likely) {
+BATON_DEVICE void ListTopP(Shared& shared, const Part& part, const Likely& likely) {
   Mass own = 0, above = 0;
   for (int bin = threadIdx.x; bin < kBins; bin += blockDim.x) own += shared.bins.Get(bin);
   const Mass wanted = ShareOf(BlockSum(shared, own), part.row.top_p);
   const int edge = FindDigit(shared, wanted, above);
+  // A weight of the edge's digit has at least (edge - 1) / 64 - 44, and half a unit of rounding.
+  const float least_power = static_cast<float>(edge - 1) / 64.0f - 46.0f;
   if (part.part == 0 && threadIdx.x == 0) {
     part.room.wanted = wanted;
     part.room.above = above;
@@ -122,7 +122,7 @@ BATON_DEVICE void ListTopP(ListShared& shared, const Part& part, const Likely& l
   part.ForChunks([&](int chunk) {
     Mass sum = 0;
     part.chunks.ForChunk(part.x, chunk, [&](int id, float logit) {
-      const Mass weight = likely.Weight(logit);
+      const Mass weight = likely.Weight(logit, least_power);
       const int digit = DigitOfWeight(weight);
       if (digit > edge) sum += weight;
       if (digit == edge) Append(shared, ByWeight(weight, id));
@@ -135,7 +135,7 @@ BATON_DEVICE void ListTopP(ListShared& shared, const Part& part, const Likely& l
 
 __global__ void __launch_bounds__(kMaxThreads, 1)
     ListKernel(SampleArgs args, RowRoom* rooms, int parts) {
-  auto& shared = SharedMemory<ListShared>();
+  auto& shared = SharedMemory<Shared>();
   const Part part(args, rooms, parts);
   const Likely likely(part, parts);
   if (likely.IsBad() || !likely.Draws() || !part.Lists()) return;
@@ -157,7 +157,7 @@ BATON_DEVICE Mass Listed(const RowRoom& room) {
 }
 
 // Where all tokens that may be drawn are listed.
-BATON_DEVICE int DrawListed(ListShared& shared, const Part& part, const Likely& likely) {
+BATON_DEVICE int DrawListed(Shared& shared, const Part& part, const Likely& likely) {
   const int count = part.room.num_listed;
   const Mass place = SortDown(shared, Listed(part.room), count);
   int id = 0;
@@ -186,7 +186,7 @@ BATON_DEVICE int DrawListed(ListShared& shared, const Part& part, const Likely& 
 
 // Of the list, the likeliest that top_p still wants, whose weights are added to those of their
 // chunks in shared.bins.
-BATON_DEVICE Cut CutTopP(ListShared& shared, const Part& part) {
+BATON_DEVICE Cut CutTopP(Shared& shared, const Part& part) {
   const RowRoom& room = part.room;
   const Mass entry = SortDown(shared, Listed(room), room.num_listed);
   const Mass weight = entry >> kIdBits, wanted = room.wanted - room.above;
@@ -205,7 +205,7 @@ BATON_DEVICE Cut CutTopP(ListShared& shared, const Part& part) {
 }
 
 // The token where the draw falls: first its chunk, then its place there.
-BATON_DEVICE int DrawChunk(ListShared& shared, const Part& part, const Likely& likely) {
+BATON_DEVICE int DrawChunk(Shared& shared, const Part& part, const Likely& likely) {
   const int at = threadIdx.x, size = part.chunks.size;
   Mass own = at < part.chunks.count ? part.room.sums[at] : 0;
   Cut cut;
@@ -233,7 +233,7 @@ BATON_DEVICE int DrawChunk(ListShared& shared, const Part& part, const Likely& l
   return shared.id;
 }
 
-BATON_DEVICE int DrawOfParts(ListShared& shared, const Part& part, const Likely& likely) {
+BATON_DEVICE int DrawOfParts(Shared& shared, const Part& part, const Likely& likely) {
   const int listed = part.room.num_listed;
   if (part.Lists() && (listed == 0 || listed > kMaxListed)) {  // Too many alike.
     const int vocab_size = part.chunks.vocab_size;
@@ -245,14 +245,14 @@ BATON_DEVICE int DrawOfParts(ListShared& shared, const Part& part, const Likely&
 // A block for each row.
 __global__ void __launch_bounds__(kMaxThreads, 1)
     ChooseKernel(SampleArgs args, RowRoom* rooms, int parts) {
-  auto& shared = SharedMemory<ListShared>();
+  auto& shared = SharedMemory<Shared>();
   const Part whole(args, rooms, 1);
   const Likely likely(whole, parts);
   SampleResult result;
   result.is_bad = likely.IsBad() ? 1 : 0;
   if (IsFinite(likely.max_raw) && whole.row.num_top >= 0) {
     const int lane = threadIdx.x % 32;
-    WriteTop(shared, Ids(0, args.vocab_size), whole.raw, min(whole.row.num_top, args.vocab_size),
+    WriteTop(shared, whole.chunks, whole.raw, min(whole.row.num_top, args.vocab_size),
              args.top, blockIdx.x);
     if (result.is_bad == 0) {
       result.max = likely.max_raw;
@@ -286,9 +286,9 @@ cudaError_t SampleByParts(const SampleArgs& args, void* scratch, int parts, cuda
   const int64_t blocks = args.num_rows * parts;
   cudaError_t error = launch(sample::AdjustKernel, blocks, sizeof(sample::Shared));
   if (error == cudaSuccess) error = launch(sample::WeighKernel, blocks, sizeof(sample::Shared));
-  if (error == cudaSuccess) error = launch(sample::ListKernel, blocks, sizeof(sample::ListShared));
+  if (error == cudaSuccess) error = launch(sample::ListKernel, blocks, sizeof(sample::Shared));
   if (error != cudaSuccess) return error;
-  return launch(sample::ChooseKernel, args.num_rows, sizeof(sample::ListShared));
+  return launch(sample::ChooseKernel, args.num_rows, sizeof(sample::Shared));
 }
 
 }  // namespace baton::cuda

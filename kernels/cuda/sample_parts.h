@@ -4,15 +4,11 @@
 // the row lies in device memory for the next. Sums are integers, so that neither the number of
 // parts nor an order of blocks can change a bit.
 
-#include "kernels/cuda/operands.h"
 #include "kernels/cuda/sample_row.h"
 
 namespace baton::cuda::sample {
 
-constexpr int kMaxParts = 32;            // A lane for each.
-constexpr int kMaxChunks = kMaxThreads;  // A thread for each, here and below.
-constexpr int kMaxListed = kMaxThreads;
-constexpr int kChunkUnit = 128;  // Four ids for each lane of a warp.
+constexpr int kMaxParts = 32;  // A lane for each.
 
 struct RowRoom {
   // Of each part: the likeliest tokens' places, before and after adjusting; the sum of raw weights.
@@ -24,36 +20,6 @@ struct RowRoom {
   // Tokens among which the edge lies, in any order; more than have room are counted.
   Mass listed[kMaxListed];
   int num_listed;
-};
-
-struct ListShared : Shared {
-  Mass listed[kMaxListed];
-  int num_listed;
-  int first_listed;  // Of the row's list.
-};
-
-// Contiguous ids of a row, a warp's work; all rows of a vocabulary have the same.
-struct Chunks {
-  BATON_DEVICE explicit Chunks(int vocab)
-      : vocab_size(vocab),
-        size((vocab + kMaxChunks * kChunkUnit - 1) / (kMaxChunks * kChunkUnit) * kChunkUnit),
-        count((vocab + size - 1) / size) {}
-  // body(id, its logit) for a chunk's ids by the threads of a warp.
-  template <typename Body>
-  BATON_DEVICE void ForChunk(const float* x, int chunk, const Body& body) const {
-    const int end = min(vocab_size, (chunk + 1) * size);
-    const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
-    for (int id = chunk * size + threadIdx.x % 32 * 4; id < end; id += kChunkUnit) {
-      float four[4];
-      LoadFour(x + id, end - id, aligned && id + 4 <= end, four);
-      BATON_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        if (id + i < end) body(id + i, four[i]);
-      }
-    }
-  }
-
-  int vocab_size, size, count;
 };
 
 // A block's part of a row: chunks [first, end).
@@ -72,11 +38,11 @@ struct Part {
   // Each chunk by a warp: body(chunk).
   template <typename Body>
   BATON_DEVICE void ForChunks(const Body& body) const {
-    for (int chunk = first + threadIdx.x / 32; chunk < end; chunk += blockDim.x / 32) body(chunk);
+    chunks.ForChunks(first, end, body);
   }
   template <typename Body>
   BATON_DEVICE void ForEach(const float* logits, const Body& body) const {
-    ForChunks([&](int chunk) { chunks.ForChunk(logits, chunk, body); });
+    chunks.ForEach(logits, first, end, body);
   }
   BATON_DEVICE bool CutsTopK() const { return row.top_k > 0 && row.top_k < chunks.vocab_size; }
   // Whether draws are from tokens of which some are listed.
@@ -99,11 +65,15 @@ struct Likely {
     best = IdOf(WarpMax(lane < parts ? part.room.best[lane] : 0));
     max_raw = part.raw[best_raw];
     max = part.x[best];
+    steep = 2.0f * static_cast<float>(min(row.scale, 1e30));
   }
   // Neither a row nor one that penalties have spoilt.
   BATON_DEVICE bool IsBad() const { return !IsFinite(max_raw) || max != max; }
   BATON_DEVICE bool Draws() const { return row.scale > 0 && IsFinite(max); }
-  BATON_DEVICE Mass Weight(float logit) const {
+  // 0 for what is out of reach of 2^least_power anyway, which floats tell: they err by less than one
+  // power. Halves do not overflow.
+  BATON_DEVICE Mass Weight(float logit, float least_power = -46.0f) const {
+    if ((logit * 0.5f - max * 0.5f) * steep < least_power) return 0;
     const Mass weight = WeightOf(logit, max, row.scale);
     return weight < row.least_weight ? 0 : weight;
   }
@@ -111,6 +81,7 @@ struct Likely {
   const SampleRow& row;
   int best_raw, best;
   float max_raw, max;
+  float steep;  // Not more than twice the scale.
 };
 
 // Of a logit, steps of 1/64 up to that of the likeliest one, in kBins - 1; 0 holds all that are
@@ -147,7 +118,7 @@ BATON_DEVICE int IdByWeight(Mass entry) {
 }
 
 // The value of thread (own number ^ by).
-BATON_DEVICE Mass Exchange(ListShared& shared, Mass own, int by) {
+BATON_DEVICE Mass Exchange(Shared& shared, Mass own, int by) {
   if (by < 32) return __shfl_xor_sync(~0u, own, by);
   __syncthreads();  // The values before these have been read.
   shared.listed[threadIdx.x] = own;
@@ -157,7 +128,7 @@ BATON_DEVICE Mass Exchange(ListShared& shared, Mass own, int by) {
 
 // The values of all threads in descending order, of which those from `count` on are 0. Batcher's
 // bitonic sort.
-BATON_DEVICE Mass SortDown(ListShared& shared, Mass own, int count) {
+BATON_DEVICE Mass SortDown(Shared& shared, Mass own, int count) {
   const int at = threadIdx.x;
   for (int run = 2; run < 2 * count; run *= 2) {
     for (int by = run / 2; by > 0; by /= 2) {

@@ -52,32 +52,47 @@ BATON_DEVICE Mass WeightOf(float x, float max, double scale) {
   return bits & ((Mass{1} << 52) - 1);
 }
 
-BATON_DEVICE int Likeliest(Shared& shared, const Ids& ids, const float* x) {
+BATON_DEVICE int Likeliest(Shared& shared, const Chunks& chunks, const float* x) {
   Mass best = 0;
-  ids.ForEach([&](int id) { best = max(best, PlaceOf(x[id], id)); });
+  chunks.ForEach(x, [&](int id, float logit) { best = max(best, PlaceOf(logit, id)); });
   return IdOf(BlockMax(shared, best));
 }
 
-BATON_DEVICE Mass SumOfWeights(Shared& shared, const Ids& ids, const float* x, float max) {
-  Mass sum = 0;
-  ids.ForEach([&](int id) { sum += WeightOf(x[id], max, 1.44269504088896338700); });
-  return BlockSum(shared, sum);
+// At temperature 1.
+BATON_DEVICE Mass RawWeightOf(float x, float max) {
+  return WeightOf(x, max, 1.44269504088896338700);
 }
 
-// The likeliest tokens of row `row`, one after the other.
-BATON_DEVICE void WriteTop(Shared& shared, const Ids& ids, const float* x, int count,
+// The place of the likeliest token of a chunk below `last`, for the lanes of a warp.
+BATON_DEVICE Mass BestOfChunk(const Chunks& chunks, const float* x, int chunk, Mass last) {
+  Mass best = 0;
+  chunks.ForChunk(x, chunk, [&](int id, float logit) {
+    const Mass place = PlaceOf(logit, id);
+    if (place < last) best = max(best, place);
+  });
+  return WarpMax(best);
+}
+
+// The likeliest tokens of row `row`, one after the other: the chunk of the last one is looked at
+// again.
+BATON_DEVICE void WriteTop(Shared& shared, const Chunks& chunks, const float* x, int count,
                            const TopTokens& top, int64_t row) {
-  Mass last = ~Mass{0};
+  const auto keep_best = [&](int chunk, Mass last) {
+    const Mass best = BestOfChunk(chunks, x, chunk, last);
+    if (threadIdx.x % 32 == 0) shared.listed[chunk] = best;
+  };
+  if (count > 0) chunks.ForChunks(0, chunks.count, [&](int chunk) { keep_best(chunk, ~Mass{0}); });
   for (int i = 0; i < count; ++i) {
+    __syncthreads();
     Mass best = 0;
-    ids.ForEach([&](int id) {
-      const Mass place = PlaceOf(x[id], id);
-      if (place < last) best = max(best, place);
-    });
-    last = BlockMax(shared, best);
+    for (int chunk = threadIdx.x; chunk < chunks.count; chunk += blockDim.x) {
+      best = max(best, shared.listed[chunk]);
+    }
+    best = BlockMax(shared, best);
+    if (threadIdx.x / 32 == 0) keep_best(IdOf(best) / chunks.size, best);
     if (threadIdx.x != 0) continue;
-    top.tokens[row * top.stride + i] = IdOf(last);
-    top.logits[row * top.stride + i] = x[IdOf(last)];
+    top.tokens[row * top.stride + i] = IdOf(best);
+    top.logits[row * top.stride + i] = x[IdOf(best)];
   }
 }
 
