@@ -33,7 +33,9 @@ struct Bins {
     high[bin] = static_cast<uint32_t>(mass >> 32);
   }
   BATON_DEVICE Mass Get(int bin) const { return Mass{high[bin]} << 32 | low[bin]; }
-  // By many threads at once: whoever's sum wraps carries.
+  // These by many threads at once. Counts, which stay below 2^32:
+  BATON_DEVICE void Count(int bin) { atomicAdd(&low[bin], 1); }
+  // Whoever's sum wraps carries.
   BATON_DEVICE void Add(int bin, Mass mass) {
     const auto by = static_cast<uint32_t>(mass);
     const uint32_t carry = atomicAdd(&low[bin], by) > ~by ? 1 : 0;

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   if (part.CutsTopK()) {
     FillBins(shared, part, [&](Bins& bins, float logit) {
       const int digit = DigitOfLogit(logit, likely.max);
-      if (digit > 0) bins.Add(digit, 1);
+      if (digit > 0) bins.Count(digit);
     });
   } else if (part.row.top_p > 0) {
     FillBins(shared, part, [&](Bins& bins, float logit) {

@@ -106,6 +106,10 @@ class SampleTest : public DeviceTest {
 
   // A block for each row, or several parts of each.
   cudaError_t Launch(const SampleArgs& args) {
+    if (scratch_ != nullptr) {
+      return Sample(args, {static_cast<float*>(scratch_->data()), scratch_->size() / sizeof(float)},
+                    nullptr);
+    }
     if (parts_ == 0) return Sample(args, {}, nullptr);
     const DeviceBytes scratch(
         std::vector<std::byte>(static_cast<size_t>(SampleScratchBytes(args)), std::byte{0x5a}));
@@ -168,6 +172,7 @@ class SampleTest : public DeviceTest {
   }
 
   int parts_ = 0;
+  std::unique_ptr<DeviceBytes> scratch_;
   std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
   const RowMath* math_ = &cpu_->row_math();
 };
@@ -314,7 +319,10 @@ TEST_F(SampleTest, ATokenOfTheHistoryIsPenalizedOnceAndItsOccurrencesAreCounted)
 }
 
 // The sum of all weights is 2^63; ties between all tokens reach over the chunks of all warps.
-TEST_F(SampleTest, TheLargestVocabulary) {
+class LargestTest : public SampleTest, public testing::WithParamInterface<int> {};
+
+TEST_P(LargestTest, Vocabulary) {
+  parts_ = GetParam();
   const std::vector<float> equal(kMaxVocabulary, -3.5f);
   std::vector<SampleProblem> problems = {
       {equal, {.top_p = 1 - 0x1p-24f, .seed = 1, .num_logprobs = 2}},
@@ -329,6 +337,64 @@ TEST_F(SampleTest, TheLargestVocabulary) {
   EXPECT_EQ(chosen[0].result.sum, uint64_t{1} << 63);
   EXPECT_EQ(chosen[2].result.token, 0);
   EXPECT_EQ(chosen[3].result.token, kMaxVocabulary - 1);
+}
+INSTANTIATE_TEST_SUITE_P(, LargestTest, testing::Values(0, 32), testing::PrintToStringParamName());
+
+// As many tokens as a list has room for are alike, or one more.
+TEST_F(SampleTest, AListThatIsFullAndOneThatOverflows) {
+  parts_ = 3;
+  for (const size_t alike : {1023, 1024, 1025}) {
+    std::vector<float> logits = RandomFloats(5, 1500);
+    for (float& x : logits) x -= 10;
+    for (size_t i = 0; i < alike; ++i) logits[(i * 7) % logits.size()] = 1;
+    std::vector<SampleProblem> problems;
+    for (const int32_t top_k : {0, 1, 500, 1023, 1024, 1025}) {
+      for (const float top_p : {0.3f, 1.0f}) {
+        problems.push_back({logits, {.top_k = top_k, .top_p = top_p}});
+        problems.back().position = top_k;
+      }
+    }
+    ExpectAsTheCpu(problems);
+  }
+}
+
+// Logits farther from the likeliest than digits reach, and temperatures at which they still count.
+TEST_F(SampleTest, FarBelowTheLikeliest) {
+  parts_ = 2;
+  std::vector<SampleProblem> problems;
+  for (const float width : {60.0f, 64.0f, 70.0f, 1e4f, 3e38f}) {
+    for (const float temperature : {1.0f, 50.0f, 1e4f, FLT_MAX, 1e-40f}) {
+      for (const int32_t top_k : {0, 3, 200}) {
+        SampleProblem problem{RandomFloats(6, 300), {.temperature = temperature, .top_k = top_k}};
+        for (float& x : problem.logits) x = x * 0.1f - width;
+        for (size_t i = 0; i < 150; ++i) problem.logits[2 * i] += width;
+        problem.logits[5] = width;
+        problem.params.top_p = 0.999f;
+        problem.position = static_cast<int32_t>(problems.size());
+        problems.push_back(problem);
+      }
+    }
+  }
+  ExpectAsTheCpu(problems);
+}
+
+TEST_F(SampleTest, LongRowsAreDividedWhereThereIsScratchMemory) {
+  Random random(8);
+  for (const size_t rows : {1, 5}) {
+    std::vector<SampleProblem> problems;
+    for (size_t i = 0; i < rows; ++i) problems.push_back(RandomProblem(random, 9000));
+    for (const size_t missing : {0, 8}) {
+      scratch_ = std::make_unique<DeviceBytes>(std::vector<std::byte>(
+          static_cast<size_t>(SampleScratchBytes({.num_rows = static_cast<int64_t>(rows)})) -
+              missing,
+          std::byte{0x5a}));
+      ExpectAsTheCpu(problems);
+      const std::vector<std::byte> after = scratch_->Read();
+      const bool divided =
+          std::ranges::any_of(after, [](std::byte b) { return b != std::byte{0x5a}; });
+      EXPECT_EQ(divided, missing == 0);
+    }
+  }
 }
 
 // The likeliest token's weight is 2^44, the other's a few units less than the share needs: by a
