@@ -160,9 +160,7 @@ BATON_DEVICE Sums SumWarps(Shared& shared, Mass of_warp) {
 
 BATON_DEVICE Mass BlockSum(Shared& shared, Mass x) { return SumWarps(shared, WarpSum(x)).all; }
 
-BATON_DEVICE Mass BlockMax(Shared& shared, Mass x) {
-  return WarpMax(OfWarps(shared, WarpMax(x)));
-}
+BATON_DEVICE Mass BlockMax(Shared& shared, Mass x) { return WarpMax(OfWarps(shared, WarpMax(x))); }
 
 // The lowest id at which the sum of mass_of(id) over the ids up to and with it exceeds
 // target_of(sum over all ids), which must be less than that sum.

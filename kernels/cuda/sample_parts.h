@@ -70,8 +70,8 @@ struct Likely {
   // Neither a row nor one that penalties have spoilt.
   BATON_DEVICE bool IsBad() const { return !IsFinite(max_raw) || max != max; }
   BATON_DEVICE bool Draws() const { return row.scale > 0 && IsFinite(max); }
-  // 0 for what is out of reach of 2^least_power anyway, which floats tell: they err by less than one
-  // power. Halves do not overflow.
+  // 0 for what is out of reach of 2^least_power anyway, which floats tell: they err by less than
+  // one power. Halves do not overflow.
   BATON_DEVICE Mass Weight(float logit, float least_power = -46.0f) const {
     if ((logit * 0.5f - max * 0.5f) * steep < least_power) return 0;
     const Mass weight = WeightOf(logit, max, row.scale);
@@ -117,7 +117,7 @@ BATON_DEVICE int IdByWeight(Mass entry) {
   return kMaxVocabulary - 1 - static_cast<int>(entry & (kMaxVocabulary - 1));
 }
 
-// The value of thread (own number ^ by).
+// The value of thread (own number ^ by). Of all threads, or of whole warps where `by` is in a warp.
 BATON_DEVICE Mass Exchange(Shared& shared, Mass own, int by) {
   if (by < 32) return __shfl_xor_sync(~0u, own, by);
   __syncthreads();  // The values before these have been read.
@@ -130,8 +130,12 @@ BATON_DEVICE Mass Exchange(Shared& shared, Mass own, int by) {
 // bitonic sort.
 BATON_DEVICE Mass SortDown(Shared& shared, Mass own, int count) {
   const int at = threadIdx.x;
-  for (int run = 2; run < 2 * count; run *= 2) {
+  int size = 1;
+  while (size < count) size *= 2;
+  const bool is_zero = at / 32 * 32 >= size;  // All of the warp.
+  for (int run = 2; run <= size; run *= 2) {
     for (int by = run / 2; by > 0; by /= 2) {
+      if (is_zero && by < 32) continue;
       const Mass other = Exchange(shared, own, by);
       const bool takes_greater = ((at & by) == 0) == ((at & run) == 0);
       own = takes_greater ? max(own, other) : min(own, other);

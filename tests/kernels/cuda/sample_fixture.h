@@ -74,6 +74,7 @@ class SampleTest : public DeviceTest {
     int64_t stride = 1;
     for (size_t i = 0; i < problems.size(); ++i) {
       lists.Add(problems[i], device_logits.RowOf(i));
+      if (key_ != 0) lists.rows.back().key = key_;
       stride = std::max<int64_t>(stride, problems[i].params.num_logprobs);
     }
     const size_t size = problems.size(), vocab_size = problems[0].logits.size();
@@ -109,8 +110,9 @@ class SampleTest : public DeviceTest {
                     nullptr);
     }
     if (parts_ == 0) return Sample(args, {}, nullptr);
-    const DeviceBytes scratch(
-        std::vector<std::byte>(static_cast<size_t>(SampleScratchBytes(args)), std::byte{0x5a}));
+    // What a launch left behind: a short list, something in each bin.
+    const DeviceArray<int32_t> scratch(
+        std::vector<int32_t>(static_cast<size_t>(SampleScratchBytes(args)) / sizeof(int32_t), 3));
     const cudaError_t error = SampleByParts(args, scratch.data(), parts_, nullptr);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << emulation::LastMessage();
     return error;
@@ -170,6 +172,7 @@ class SampleTest : public DeviceTest {
   }
 
   int parts_ = 0;
+  uint64_t key_ = 0;  // Instead of the rows' own, if not 0.
   std::unique_ptr<DeviceBytes> scratch_;
   std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
   const RowMath* math_ = &cpu_->row_math();

@@ -26,17 +26,13 @@ TEST_P(PartsRandomTest, EqualsTheCpuBitByBit) {
     ExpectAsTheCpu(problems);
   }
 }
-INSTANTIATE_TEST_SUITE_P(, PartsRandomTest,
-                         testing::ValuesIn(std::vector<PartsCase>{{1, 1, 10},
-                                                                  {127, 3, 50},
-                                                                  {512, 2, 50},
-                                                                  {1000, 4, 50},
-                                                                  {4133, 32, 10},
-                                                                  {8192, 1, 20}}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.vocab_size) + "In" +
-                                  std::to_string(info.param.parts);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , PartsRandomTest,
+    testing::ValuesIn(std::vector<PartsCase>{
+        {1, 1, 10}, {127, 3, 50}, {512, 2, 50}, {1000, 4, 50}, {4133, 32, 10}, {8192, 1, 20}}),
+    [](const auto& info) {
+      return std::to_string(info.param.vocab_size) + "In" + std::to_string(info.param.parts);
+    });
 
 // As many tokens as a list has room for are alike, or one more.
 TEST_F(SamplePartsTest, AListThatIsFullAndOneThatOverflows) {
@@ -71,6 +67,22 @@ TEST_F(SamplePartsTest, FarBelowTheLikeliest) {
         problem.position = static_cast<int32_t>(problems.size());
         problems.push_back(problem);
       }
+    }
+  }
+  ExpectAsTheCpu(problems);
+}
+
+// Differences of logits that only a temperature like theirs shows.
+TEST_F(SamplePartsTest, NumbersBelowTheNormalOnes) {
+  parts_ = 2;
+  std::vector<SampleProblem> problems;
+  for (const float temperature : {1e-40f, 1e-44f, 1e-38f}) {
+    for (const int32_t top_k : {0, 0, 20}) {
+      SampleProblem problem{RandomFloats(9, 300), {.temperature = temperature, .top_k = top_k}};
+      for (float& x : problem.logits) x *= 1e-43f;
+      problem.params.top_p = top_k == 0 && problems.size() % 3 == 0 ? 1.0f : 0.9f;
+      problem.position = static_cast<int32_t>(problems.size());
+      problems.push_back(problem);
     }
   }
   ExpectAsTheCpu(problems);

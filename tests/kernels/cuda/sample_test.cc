@@ -161,6 +161,25 @@ TEST_P(EachWayTest, AShareIsRoundedUp) {
   }
 }
 
+TEST_P(EachWayTest, AShareThatIsReachedExactlyTakesNoMore) {
+  std::vector<SampleProblem> problems;
+  for (int32_t position = 0; position < 30; ++position) {
+    problems.push_back({std::vector<float>(8, 2.5f), {.top_p = 0.5f}});
+    problems.back().position = position;
+  }
+  for (const ChosenToken& chosen : ExpectAsTheCpu(problems)) EXPECT_LT(chosen.result.token, 4);
+}
+
+// The likeliest token has 2^44, all others have one.
+TEST_P(EachWayTest, WeightsOfOneUnitCount) {
+  std::vector<float> logits(300, -44.4f * 0.69314718f);
+  logits[7] = 0;
+  key_ = ~uint64_t{0};
+  const std::vector<ChosenToken> chosen = Choose({{logits, {.num_logprobs = 0}}});
+  EXPECT_EQ(chosen[0].result.sum, kWeightOne + 299);
+  EXPECT_EQ(chosen[0].result.token, 299);
+}
+
 TEST_P(EachWayTest, MoreAlternativesThanTokensAreAllOfThem) {
   const std::vector<SampleProblem> problems = {{RandomFloats(3, 37), {.num_logprobs = 40}},
                                                {RandomFloats(4, 37), {.num_logprobs = 37}}};
