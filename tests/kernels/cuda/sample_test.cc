@@ -188,7 +188,8 @@ TEST_P(EachWayTest, MoreAlternativesThanTokensAreAllOfThem) {
 
 TEST_F(SampleTest, RefusesVocabulariesWhoseSumsCouldOverflow) {
   for (const int32_t vocab_size : {0, kMaxVocabulary + 1}) {
-    EXPECT_EQ(Sample({.vocab_size = vocab_size, .num_rows = 1}, {}, nullptr), cudaErrorInvalidValue);
+    EXPECT_EQ(Sample({.vocab_size = vocab_size, .num_rows = 1}, {}, nullptr),
+              cudaErrorInvalidValue);
     EXPECT_EQ(Score({.vocab_size = vocab_size, .num_rows = 1}, nullptr), cudaErrorInvalidValue);
   }
   EXPECT_EQ(Sample({.vocab_size = 5}, {}, nullptr), cudaSuccess);
