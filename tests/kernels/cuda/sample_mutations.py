@@ -119,7 +119,6 @@ MUTATIONS = [
      "  __syncthreads();\n  const int count = shared.num_listed;", "  const int count = shared.num_listed;"),
     (PARTS, SAMPLE, "*Part*", "the edge's digit is not listed", "likely.max) >= edge)", "likely.max) > edge)"),
     (PARTS, SAMPLE, "*Part*", "sums with the edge's digit", "if (digit > edge) sum", "if (digit >= edge) sum"),
-    (PARTS, SAMPLE, "*Part*", "weights of the edge are passed over", "64.0f - 46.0f", "64.0f - 43.0f"),
     (PARTS, SAMPLE, "*Part*", "one more than top_k", "min(count, part.row.top_k)", "min(count, part.row.top_k + 1)"),
     (PARTS, SAMPLE, "*Part*", "top_p of a list takes one more", ".up_to - weight >= wanted", ".up_to - weight > wanted"),
     (PARTS, SAMPLE, "*Exactly*", "top_p of an edge takes one more", "before < wanted) {", "before <= wanted) {"),
