@@ -71,7 +71,9 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
 template <int kDim, typename T, int kWarps>
 BATON_DEVICE void FoldIntoTotals(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
                                  float (&sums)[kDim / 8][4], Totals<kDim>& totals) {
-  FoldPartial<kDim>(rows, sums, totals.state, [&](int h, int d, int c) -> float& {
+  SoftmaxState ended[2];
+  EndPartial(rows, ended);
+  FoldPartial<kDim>(ended, sums, totals.state, [&](int h, int d, int c) -> float& {
     return kTotalsInShared<kDim> ? shared.totals[h * kDim / 4 + 2 * d + c][threadIdx.x]
                                  : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
   });

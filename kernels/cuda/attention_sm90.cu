@@ -1,192 +1,17 @@
-#include "kernels/cuda/attention_sm90.h"
-
 #include <array>
 #include <cstdint>
 #include <numeric>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_places.h"
+#include "kernels/cuda/attention_copies_sm90.h"
 #include "kernels/cuda/attention_problem.h"
-#include "kernels/cuda/attention_softmax.h"
-#include "kernels/cuda/dialect_sm90.h"
-#include "kernels/cuda/ring.h"
+#include "kernels/cuda/attention_sm90.h"
 
 namespace baton::cuda {
 namespace attention_sm90 {
 
-using attention::BlockWork;
 using attention::kPartialKeys;
-using attention::kStepKeys;
-using attention::Problem;
 using attention::Row;
-
-// One warp copies tiles of K and V, two warpgroups multiply: 64 rows each, or where heads are
-// larger the same 64 rows and half of V's columns each.
-//
-// | mbarrier        | arrives, in each phase        | waits                                     |
-// |-----------------|-------------------------------|-------------------------------------------|
-// | q_full          | the copying warp, with bytes  | consumers, for its only phase             |
-// | k_full, v_full  | the copying warp, with bytes  | consumers, in each round of the ring      |
-// | k_empty, v_empty| a lane of each consuming warp | the copying warp, for the round before    |
-//
-// A consumer multiplies with K one tile ahead of V, and the copying warp needs no tile of K back
-// before it copies the V beside it: so none waits for the other, however few stages there are.
-constexpr int kWarpgroup = 128;
-constexpr int kThreads = 3 * kWarpgroup;
-constexpr int kTileColumns = 64;
-constexpr int kMostGroup = 64;  // Heads that share one of K and V.
-
-template <int kDim_>
-struct Shape {
-  static constexpr int kDim = kDim_;
-  static constexpr bool kSharesRows = kDim > 128;
-  static constexpr int kRows = kSharesRows ? 64 : 128;
-  static constexpr int kColumns = kSharesRows ? kDim / 2 : kDim;  // Of V, for each consumer.
-  static constexpr int kChunks = kDim / kTileColumns;
-  static constexpr int kStages = kSharesRows ? 2 : 3;
-};
-
-template <typename Shape, typename T>
-struct Shared {
-  using Keys = T[Shape::kChunks][kStepKeys][kTileColumns];
-
-  alignas(1024) T q[Shape::kChunks][Shape::kRows][kTileColumns];
-  alignas(1024) Keys k[Shape::kStages];
-  alignas(1024) Keys v[Shape::kStages];
-  Mbarrier q_full;
-  Mbarrier k_full[Shape::kStages], k_empty[Shape::kStages];
-  Mbarrier v_full[Shape::kStages], v_empty[Shape::kStages];
-};
-
-constexpr size_t kMostShared = 227 << 10;  // Of a block of sm_90.
-static_assert(sizeof(Shared<Shape<64>, Bf16>) <= kMostShared);
-static_assert(sizeof(Shared<Shape<128>, Bf16>) <= kMostShared);
-static_assert(sizeof(Shared<Shape<256>, Bf16>) <= kMostShared);
-
-// V is also copied in boxes of 8 keys and of one, where some of a larger box are none to look at.
-constexpr int kGroupKeys = 8;
-struct Maps {
-  TensorMap q;  // [token][head][column]
-  TensorMap k;  // [block][head][token][column], as those of V.
-  TensorMap v;
-  TensorMap v_groups;
-  TensorMap v_keys;
-};
-
-// Beside what all forms are told.
-struct Tiling {
-  int queries;   // Of a block: whole ones.
-  int box_keys;  // Which lie in one block of the cache, of each copy.
-};
-
-BATON_DEVICE BlockWork WorkOf(const Problem& args, const Tiling& tiling) {
-  const int num_kv_heads = args.k_cache.num_heads;
-  const int rows = tiling.queries * (args.num_heads / num_kv_heads);
-  const int64_t tile = blockIdx.x / num_kv_heads;
-  const attention::Place place = attention::PlaceOf(args, tiling.queries, tile);
-  if (place.s < 0) return {};
-  return attention::WorkOfRows(args, place.s, static_cast<int>(blockIdx.x % num_kv_heads),
-                               place.tile * rows, rows);
-}
-
-// Rows that no query has, so that products read what somebody wrote.
-template <typename Shape, typename T>
-BATON_DEVICE void ClearRows(Shared<Shape, T>& shared, int first_row) {
-  constexpr int kVectors = kTileColumns / 8;
-  const int each = (Shape::kRows - first_row) * kVectors;
-  for (int i = threadIdx.x; i < each * Shape::kChunks; i += kThreads) {
-    T* const row = shared.q[i / each][first_row + i % each / kVectors];
-    *reinterpret_cast<uint4*>(row + i % kVectors * 8) = make_uint4(0, 0, 0, 0);
-  }
-}
-
-// What the copying warp is about, for one tile.
-struct Step {
-  int first_key;
-  int32_t entry;  // Of the table: lane i has that of keys [8 i, 8 i + 8) of the tile.
-};
-
-BATON_DEVICE int LiveKeys(const BlockWork& work, int first, int count) {
-  return max(0, min(work.keys.end, first + count) - max(work.keys.begin, first));
-}
-
-BATON_DEVICE Step StepOf(const Problem& args, const BlockWork& work, int first_key) {
-  Step step{first_key, 0};
-  const int lane = threadIdx.x, key = first_key + kGroupKeys * lane;
-  if (lane < kStepKeys / kGroupKeys && LiveKeys(work, key, kGroupKeys) > 0) {
-    step.entry = attention::TableOf(args, work.s)[key / args.k_cache.block_size];
-  }
-  return step;
-}
-
-// Keys of the tile from `row` on, as many as the map's box has; zeros if they are not live.
-template <int kChunks, typename T>
-BATON_DEVICE void CopyKeys(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full, const TensorMap& map,
-                           const Problem& args, const BlockWork& work, int32_t entry, int row,
-                           int key, bool live) {
-  if (threadIdx.x != 0) return;
-  const int block_size = args.k_cache.block_size;
-  const int token = live ? key % block_size : block_size;  // Behind the end of every block.
-  BATON_UNROLL
-  for (int c = 0; c < kChunks; ++c) {
-    CopyBox(&tile[c][row][0], map, full, c * kTileColumns, token, work.kv_head, live ? entry : 0);
-  }
-}
-
-// The tile of a plane. Of K, scores of keys that no row sees are not looked at; of V they would be
-// multiplied by zero: boxes of `exact` planes have only keys to look at, or none.
-template <int kChunks, typename T>
-BATON_DEVICE void CopyTile(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full,
-                           const TensorMap& boxes, const Maps& exact, bool is_exact,
-                           const Problem& args, const BlockWork& work, const Step& step,
-                           int box_keys) {
-  if (threadIdx.x == 0) ArriveExpecting(full, kChunks * sizeof(*tile));
-  int count = 0;
-  BATON_ROLLED
-  for (int row = 0; row < kStepKeys; row += count) {
-    const int key = step.first_key + row;
-    const auto is_mixed = [&](int size) {
-      const int live = LiveKeys(work, key, size);
-      return is_exact && live > 0 && live < size;
-    };
-    count = box_keys;
-    if (row % count != 0 || is_mixed(count)) count = kGroupKeys;
-    if (row % count != 0 || is_mixed(count)) count = 1;
-    const TensorMap& map = count == box_keys ? boxes : count == 1 ? exact.v_keys : exact.v_groups;
-    // Some group of a box may be none to look at, but not all of it.
-    int32_t entry = 0;
-    for (int group = row / kGroupKeys; group * kGroupKeys < row + count; ++group) {
-      const int32_t other = __shfl_sync(~0u, step.entry, group);
-      if (LiveKeys(work, step.first_key + group * kGroupKeys, kGroupKeys) > 0) entry = other;
-    }
-    CopyKeys<kChunks>(tile, full, map, args, work, entry, row, key, LiveKeys(work, key, count) > 0);
-  }
-}
-
-template <typename Shape, typename T>
-BATON_DEVICE void Produce(Shared<Shape, T>& shared, const Maps& maps, const Problem& args,
-                          const Tiling& tiling, const BlockWork& work) {
-  if (threadIdx.x == 0) {
-    const int rows = tiling.queries * work.group;
-    ArriveExpecting(shared.q_full, Shape::kChunks * rows * kTileColumns * sizeof(T));
-    for (int c = 0; c < Shape::kChunks; ++c) {
-      CopyBox(shared.q[c], maps.q, shared.q_full, c * kTileColumns, work.kv_head * work.group,
-              static_cast<int>(work.sequence.first_token) + work.first_row / work.group);
-    }
-  }
-  Ring<Shape::kStages> ring;
-  const int first = work.keys.begin / kStepKeys * kStepKeys;
-  BATON_ROLLED
-  for (int key = first; key < work.keys.end; key += kStepKeys, ring.Advance()) {
-    const Step step = StepOf(args, work, key);
-    Wait(shared.k_empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.
-    CopyTile<Shape::kChunks>(shared.k[ring.stage], shared.k_full[ring.stage], maps.k, maps, false,
-                             args, work, step, tiling.box_keys);
-    Wait(shared.v_empty[ring.stage], ring.parity ^ 1);
-    CopyTile<Shape::kChunks>(shared.v[ring.stage], shared.v_full[ring.stage], maps.v, maps, true,
-                             args, work, step, tiling.box_keys);
-  }
-}
 
 // What a consumer works on, and how far it is.
 template <typename Shape>
@@ -207,24 +32,27 @@ BATON_DEVICE auto& Flat(T (&array)[kCount][kEach]) {
   return reinterpret_cast<T(&)[kCount * kEach]>(array);
 }
 
-// Nothing but products may touch the registers of scores from here on, until EndScores.
-template <typename Shape>
-BATON_DEVICE void ClearScores(Consumer<Shape>& me) {
-  auto& scores = Flat(me.scores);
-  BATON_UNROLL
-  for (int i = 0; i < kStepKeys / 2; ++i) scores[i] = 0;
-  FenceSums(scores);
-}
+// What all threads of a warp have alike, so that the compiler knows: addresses of tiles stay out of
+// the registers of each thread.
+BATON_DEVICE int Uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
-// Begins the products of Q and the next tile of K.
+// Begins the products of Q and the next tile of K. Nothing else may touch the registers of scores
+// until EndScores.
 template <typename Shape, typename T>
-BATON_DEVICE void BeginScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
+BATON_DEVICE void BeginScores(Shared<Shape, T>& shared, int stage, Consumer<Shape>& me) {
+  auto& scores = Flat(me.scores);
+  // Of many chunks, addresses that are found out once are more than a warp has registers for.
+  const int row = Shape::kSharesRows ? Uniform(me.first_row) : me.first_row;
   BATON_UNROLL
   for (int c = 0; c < Shape::kChunks; ++c) {
     BATON_UNROLL
     for (int k = 0; k < kTileColumns; k += 16) {
-      MultiplyAsync(Flat(me.scores), &shared.q[c][me.first_row][k],
-                    &shared.k[me.k_ring.stage][c][0][k]);
+      const T *q = &shared.q[c][row][k], *keys = &shared.k[stage][c][0][k];
+      if (c == 0 && k == 0) {
+        MultiplyAnewAsync(scores, q, keys);
+      } else {
+        MultiplyAsync(scores, q, keys);
+      }
     }
   }
   CommitProducts();
@@ -240,11 +68,11 @@ BATON_DEVICE void EndScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
 
 // The same of the products of probabilities and the next tile of V, behind a fence for both.
 template <typename Shape, typename T>
-BATON_DEVICE void BeginValues(Shared<Shape, T>& shared, Consumer<Shape>& me) {
+BATON_DEVICE void BeginValues(Shared<Shape, T>& shared, int stage, Consumer<Shape>& me) {
   BATON_UNROLL
   for (int j = 0; j < kStepKeys / 16; ++j) {
     MultiplyAsync(Flat(me.sums), Flat(me.probabilities), j,
-                  &shared.v[me.v_ring.stage][me.first_chunk][16 * j][0]);
+                  &shared.v[stage][me.first_chunk][16 * j][0]);
   }
   CommitProducts();
 }
@@ -256,37 +84,73 @@ BATON_DEVICE void EndValues(Shared<Shape, T>& shared, Consumer<Shape>& me) {
   me.v_ring.Advance();
 }
 
-// The keys of one partial, from `key` to `end`: the softmax of a step runs beside the products of
-// the one before with V. What they need is fenced and waited for before the first of them begins:
-// nvcc has no two groups in flight if anything stands between.
+// What partials were folded into.
+template <typename Shape>
+struct Totals {
+  attention::SoftmaxState states[2];
+  float sums[Shape::kColumns / 8][4];
+};
+
+template <typename Shape>
+BATON_DEVICE void Fold(const attention::SoftmaxState (&ended)[2], Consumer<Shape>& me,
+                       Totals<Shape>& totals) {
+  attention::FoldPartial<Shape::kColumns>(
+      ended, me.sums, totals.states,
+      [&](int h, int d, int c) -> float& { return totals.sums[d][2 * h + c]; });
+}
+
+// The first step, beside no products with V.
 template <typename Shape, typename T>
-BATON_DEVICE void AddPartial(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
-                             int end, Consumer<Shape>& me) {
+BATON_DEVICE void BeginKeys(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
+                            Consumer<Shape>& me) {
   float factors[2];
-  Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
-  ClearScores(me);
-  BeginScores(shared, me);
+  const int stage = Uniform(me.k_ring.stage);
+  Wait(shared.k_full[stage], me.k_ring.parity);
+  FenceSums(Flat(me.scores));
+  BeginScores(shared, stage, me);
   EndScores<0>(shared, me);
   attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
   attention::Pack<T>(me.scores, me.probabilities);
-  BATON_ROLLED
-  for (key += kStepKeys; key < end; key += kStepKeys) {
-    Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
-    Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
-    ClearScores(me);
-    FenceSums(Flat(me.sums), Flat(me.probabilities));
-    BeginScores(shared, me);
-    BeginValues(shared, me);
-    EndScores<1>(shared, me);
-    attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
-    EndValues(shared, me);
-    attention::ScaleSums<Shape::kColumns>(factors, me.sums);
-    attention::Pack<T>(me.scores, me.probabilities);
-  }
-  Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
+}
+
+// A step's softmax runs beside the products of the one before with V, also where a partial ends
+// with that. What they need is fenced and waited for before the first of them begins: nvcc has no
+// two groups in flight if anything stands between.
+template <typename Shape, typename T>
+BATON_DEVICE void AddKeys(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
+                          Consumer<Shape>& me, Totals<Shape>& totals) {
+  const int k_stage = Uniform(me.k_ring.stage), v_stage = Uniform(me.v_ring.stage);
+  Wait(shared.k_full[k_stage], me.k_ring.parity);
+  Wait(shared.v_full[v_stage], me.v_ring.parity);
+  FenceSums(Flat(me.scores));
   FenceSums(Flat(me.sums), Flat(me.probabilities));
-  BeginValues(shared, me);
+  BeginScores(shared, k_stage, me);
+  BeginValues(shared, v_stage, me);
+  EndScores<1>(shared, me);
+  const bool begins = key % kPartialKeys == 0;
+  attention::SoftmaxState ended[2];
+  float factors[2];
+  if (begins) attention::EndPartial(me.rows, ended);
+  attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
   EndValues(shared, me);
+  if (begins) {
+    Fold(ended, me, totals);
+  } else {
+    attention::ScaleSums<Shape::kColumns>(factors, me.sums);
+  }
+  attention::Pack<T>(me.scores, me.probabilities);
+}
+
+template <typename Shape, typename T>
+BATON_DEVICE void EndKeys(Shared<Shape, T>& shared, Consumer<Shape>& me, Totals<Shape>& totals) {
+  const int stage = Uniform(me.v_ring.stage);
+  Wait(shared.v_full[stage], me.v_ring.parity);
+  FenceSums(Flat(me.sums), Flat(me.probabilities));
+  BeginValues(shared, stage, me);
+  EndValues(shared, me);
+  attention::SoftmaxState ended[2];
+  attention::EndPartial(me.rows, ended);
+  Fold(ended, me, totals);
 }
 
 template <typename Shape, typename Out>
@@ -305,21 +169,20 @@ BATON_DEVICE void StoreRow(const Problem& args, Out* to, const Consumer<Shape>& 
 
 template <typename T, typename Shape>
 BATON_DEVICE void StoreRows(const Problem& args, const BlockWork& work, const Consumer<Shape>& me,
-                            int warp, const attention::SoftmaxState (&states)[2],
-                            const float (&totals)[Shape::kColumns / 8][4]) {
+                            int warp, const Totals<Shape>& totals) {
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = me.first_row + warp * 16 + me.lane / 4 + 8 * h;
     if (row >= work.num_rows) continue;
     const int64_t token = work.sequence.first_token + (work.first_row + row) / work.group;
     const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const float factor = attention::EndRow(args, states[h], token, head, work.kv_head,
+    const float factor = attention::EndRow(args, totals.states[h], token, head, work.kv_head,
                                            me.lane % 4 == 0 && me.first_chunk == 0);
     const int64_t at = attention::FirstResult(args, token, head);
     if (args.out.dtype == DType::kF32) {
-      StoreRow(args, static_cast<float*>(args.out.data) + at, me, h, totals, factor);
+      StoreRow(args, static_cast<float*>(args.out.data) + at, me, h, totals.sums, factor);
     } else {
-      StoreRow(args, static_cast<T*>(args.out.data) + at, me, h, totals, factor);
+      StoreRow(args, static_cast<T*>(args.out.data) + at, me, h, totals.sums, factor);
     }
   }
 }
@@ -337,23 +200,24 @@ BATON_DEVICE void Consume(Shared<Shape, T>& shared, const Problem& args, const B
   for (int h = 0; h < 2; ++h) {
     me.rows[h] = attention::RowOf(args, work, me.first_row + warp * 16 + me.lane / 4 + 8 * h);
   }
-  float totals[Shape::kColumns / 8][4];
+  Totals<Shape> totals{
+      .states = {{attention::MinusInfinity(), 0.0f}, {attention::MinusInfinity(), 0.0f}},
+      .sums = {}};
   BATON_UNROLL
-  for (int i = 0; i < Shape::kColumns / 2; ++i) Flat(totals)[i] = Flat(me.sums)[i] = 0;
-  attention::SoftmaxState states[2] = {{attention::MinusInfinity(), 0.0f},
-                                       {attention::MinusInfinity(), 0.0f}};
+  for (int i = 0; i < Shape::kColumns / 2; ++i) Flat(me.sums)[i] = 0;
+  BATON_UNROLL
+  for (int i = 0; i < kStepKeys / 2; ++i) Flat(me.scores)[i] = 0;
   int key = work.keys.begin / kStepKeys * kStepKeys;
-  if (key < work.keys.end) Wait(shared.q_full, 0);
-  BATON_ROLLED
-  while (key < work.keys.end) {
-    const int end = min(work.keys.end, (key / kPartialKeys + 1) * kPartialKeys);
-    AddPartial(shared, args, scale, key, end, me);
-    attention::FoldPartial<Shape::kColumns>(
-        me.rows, me.sums, states,
-        [&](int h, int d, int c) -> float& { return totals[d][2 * h + c]; });
-    key = (key / kPartialKeys + 1) * kPartialKeys;
+  if (key < work.keys.end) {
+    Wait(shared.q_full, 0);
+    BeginKeys(shared, args, scale, key, me);
+    BATON_ROLLED
+    for (key += kStepKeys; key < work.keys.end; key += kStepKeys) {
+      AddKeys(shared, args, scale, key, me, totals);
+    }
+    EndKeys(shared, me, totals);
   }
-  StoreRows<T>(args, work, me, warp, states, totals);
+  StoreRows<T>(args, work, me, warp, totals);
 }
 
 template <typename Shape, typename T>
@@ -380,11 +244,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   ClearRows(shared, tiling.queries * work.group);
   FenceProxy();
   __syncthreads();
-  const int consumer = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+  const int consumer = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   if (consumer < 0) {
     GiveRegisters<24>();
-    if (threadIdx.x < 32 && work.keys.begin < work.keys.end) {
-      Produce(shared, maps, args, tiling, work);
+    if (work.keys.begin >= work.keys.end) return;
+    if (threadIdx.x == 0) CopyQueries(shared, maps, tiling, work);
+    if (threadIdx.x < 32) {
+      Produce<false>(shared, maps, args, work, tiling.box_keys);
+    } else if (threadIdx.x < 64) {
+      Produce<true>(shared, maps, args, work, tiling.box_keys);
     }
   } else if (consumer < consumers) {
     TakeRegisters<240>();

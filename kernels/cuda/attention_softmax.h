@@ -101,37 +101,55 @@ BATON_DEVICE float RowSum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+BATON_DEVICE void MaskScores(const Row (&rows)[2], int first_key, int lane,
+                             float (&scores)[kStepKeys / 8][4]) {
+  if (SeesAllAlike(rows[0], first_key) && SeesAllAlike(rows[1], first_key)) return;
+  BATON_UNROLL
+  for (int i = 0; i < kStepKeys / 2; ++i) {
+    float& x = scores[i / 4][i % 4];
+    x = ScoreOf(rows[i / 2 % 2], x, first_key + 8 * (i / 4) + lane % 4 * 2 + i % 2);
+  }
+}
+
+// Of a row, and of what it had before: neighbours side by side, for each waits for the one before.
+BATON_DEVICE float MaxOf(float before, const float (&scores)[kStepKeys / 8][4], int h) {
+  float even = before, odd = scores[0][2 * h + 1];
+  BATON_UNROLL
+  for (int j = 0; j < kStepKeys / 8; ++j) {
+    even = fmaxf(even, scores[j][2 * h]);
+    if (j > 0) odd = fmaxf(odd, scores[j][2 * h + 1]);
+  }
+  return fmaxf(even, odd);
+}
+
 // Scores become probabilities relative to the new maximum, rounded to T. What was summed before is
-// to be multiplied by `factors`, one for each row.
+// to be multiplied by `factors`, one for each row. Both rows go side by side, without a branch.
 template <typename T>
 BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane, Row (&rows)[2],
                           float (&scores)[kStepKeys / 8][4], float (&factors)[2]) {
   ScaleScores(args.scores, scale, scores);
+  MaskScores(rows, first_key, lane, scores);
+  const float maxima[2] = {MaxOf(rows[0].state.max, scores, 0),
+                           MaxOf(rows[1].state.max, scores, 1)};
+  float bases[2];
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
-    Row& row = rows[h];
-    if (!SeesAllAlike(row, first_key)) {
-      BATON_UNROLL
-      for (int i = 0; i < kStepKeys / 4; ++i) {
-        float& x = scores[i / 2][2 * h + i % 2];
-        x = ScoreOf(row, x, first_key + 8 * (i / 2) + lane % 4 * 2 + i % 2);
-      }
-    }
-    float max = row.state.max;
+    SoftmaxState& state = rows[h].state;
+    const float max = RowMax(maxima[h]);
+    bases[h] = max == MinusInfinity() ? 0.0f : max;
+    factors[h] = Exp2(state.max - bases[h]);
+    state = {max, state.sum * factors[h]};
+  }
+  BATON_UNROLL
+  for (int j = 0; j < kStepKeys / 8; ++j) {
     BATON_UNROLL
-    for (int i = 0; i < kStepKeys / 4; ++i) max = fmaxf(max, scores[i / 2][2 * h + i % 2]);
-    max = RowMax(max);
-    const float base = max == MinusInfinity() ? 0.0f : max;
-    factors[h] = Exp2(row.state.max - base);
-    row.state = {max, row.state.sum * factors[h]};
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 8; ++j) {
+    for (int h = 0; h < 2; ++h) {
       float &low = scores[j][2 * h], &high = scores[j][2 * h + 1];
-      const uint32_t rounded = RoundPair<T>(Exp2(low - base), Exp2(high - base));
+      const uint32_t rounded = RoundPair<T>(Exp2(low - bases[h]), Exp2(high - bases[h]));
       low = ToFloat(T{static_cast<uint16_t>(rounded)});
       high = ToFloat(T{static_cast<uint16_t>(rounded >> 16)});
-      row.state.sum += low;
-      row.state.sum += high;
+      rows[h].state.sum += low;
+      rows[h].state.sum += high;
     }
   }
 }
@@ -160,15 +178,23 @@ BATON_DEVICE void ScaleSums(const float (&factors)[2], float (&sums)[kColumns / 
   }
 }
 
-// Ends a partial: folds it into the totals, of which total_of(h, d, c) is that of sums[d][2 h + c],
-// and starts anew.
+// Ends a partial of both rows: what it came to, while they start anew.
+BATON_DEVICE void EndPartial(Row (&rows)[2], SoftmaxState (&ended)[2]) {
+  BATON_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    ended[h] = rows[h].state;
+    rows[h].state = {MinusInfinity(), 0.0f};
+  }
+}
+
+// Folds it into the totals, of which total_of(h, d, c) is that of sums[d][2 h + c]; sums start
+// anew.
 template <int kColumns, typename TotalOf>
-BATON_DEVICE void FoldPartial(Row (&rows)[2], float (&sums)[kColumns / 8][4],
+BATON_DEVICE void FoldPartial(const SoftmaxState (&ended)[2], float (&sums)[kColumns / 8][4],
                               SoftmaxState (&totals)[2], const TotalOf& total_of) {
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
-    SoftmaxState& state = rows[h].state;
-    state.sum = RowSum(state.sum);
+    const SoftmaxState state{ended[h].max, RowSum(ended[h].sum)};
     FoldFactors by{1.0f, 0.0f};
     if (state.max > MinusInfinity()) by = Fold(totals[h], state);
     BATON_UNROLL
@@ -180,7 +206,6 @@ BATON_DEVICE void FoldPartial(Row (&rows)[2], float (&sums)[kColumns / 8][4],
         sums[d][2 * h + c] = 0.0f;
       }
     }
-    state = {MinusInfinity(), 0.0f};
   }
 }
 

@@ -19,13 +19,6 @@ struct Steps {
   int64_t head;
 };
 
-// Rounds to the cache's type. fp8: of x / scale, but for a NaN, whose sign a GPU's division drops.
-template <typename Cache>
-BATON_DEVICE Cache Store(float x, float scale) {
-  if constexpr (sizeof(Cache) == 1) x = x == x ? x / scale : x;
-  return FromFloat<Cache>(x);
-}
-
 // kCount neighbours, aligned to their common size or to 16 bytes.
 template <int kCount, typename Cache>
 BATON_DEVICE void StoreVectors(Cache* to, const Cache (&values)[kCount]) {

@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(kThreads)
       float x[4];
       LoadFour(from + i, 4, true, x);
       BATON_UNROLL
-      for (int j = 0; j < 4; ++j) values[i + j] = Store<Cache>(x[j], scale);
+      for (int j = 0; j < 4; ++j) values[i + j] = ToCache<Cache>(x[j], scale);
     }
     StoreVectors(to, values);
   } else {
     for (int i = 0; i < kGroup && first + i < cache.dim; ++i) {
-      to[i] = Store<Cache>(ToFloat(from[i]), scale);
+      to[i] = ToCache<Cache>(ToFloat(from[i]), scale);
     }
   }
 }

@@ -286,6 +286,29 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[32], const T* a, const 
         : "memory");
   }
 }
+// The same, but c becomes the product alone, whatever it was.
+template <typename T>
+__device__ __forceinline__ void MultiplyAnewAsync(float (&c)[32], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, 0, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, 0, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
 // c += a * b of 16 rows of b, which has 64 columns: a is in registers, of which those of mma.sync's
 // first operand are a[4 * step] and the next three.
 template <typename T, int kOperands>

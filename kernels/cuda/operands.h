@@ -56,6 +56,13 @@ inline unsigned BlocksFor(int64_t items, int64_t per_block) {
   return blocks > INT32_MAX ? UINT32_MAX : static_cast<unsigned>(blocks);
 }
 
+// Rounds to the cache's type. fp8: of x / scale, but for a NaN, whose sign a GPU's division drops.
+template <typename Cache>
+BATON_DEVICE Cache ToCache(float x, float scale) {
+  if constexpr (sizeof(Cache) == 1) x = x == x ? x / scale : x;
+  return FromFloat<Cache>(x);
+}
+
 // Four neighbours of a row as floats, of which `valid` exist; the others are 0. `vectors`: all four
 // exist and are aligned to their common size.
 template <typename T>

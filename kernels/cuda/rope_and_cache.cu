@@ -35,7 +35,7 @@ template <typename Cache>
 BATON_DEVICE void StoreScaled(Cache* to, const float (&x)[4], float scale) {
   Cache values[4];
   BATON_UNROLL
-  for (int i = 0; i < 4; ++i) values[i] = Store<Cache>(x[i], scale);
+  for (int i = 0; i < 4; ++i) values[i] = ToCache<Cache>(x[i], scale);
   StoreVectors(to, values);
 }
 

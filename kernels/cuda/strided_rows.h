@@ -85,8 +85,8 @@ BATON_DEVICE float LoadElement(const StridedPlane& from, int64_t head, int64_t a
 BATON_DEVICE void StoreElement(const StridedPlane& to, int64_t head, int64_t at, float x) {
   WithStoredType(to.plane.dtype, [&](auto type) {
     using T = decltype(type);
-    const float stored = sizeof(T) == 1 ? x / StoredScaleOf(to.plane, head) : x;
-    reinterpret_cast<T*>(to.plane.data)[at] = FromFloat<T>(stored);
+    const float scale = sizeof(T) == 1 ? StoredScaleOf(to.plane, head) : 1.0f;
+    reinterpret_cast<T*>(to.plane.data)[at] = ToCache<T>(x, scale);
   });
 }
 

@@ -76,7 +76,11 @@ void FenceSums(float (&sums)[kCount], uint32_t (&operands)[kOperands], BATON_SIT
 }
 template <typename T, int kCount>
 void MultiplyAsync(float (&sums)[kCount], const T* a, const T* b, BATON_SITE) {
-  emulation::MultiplyAsync(T::kIsBf16, 2 * kCount, sums, a, b, site);
+  emulation::MultiplyAsync(T::kIsBf16, 2 * kCount, sums, true, a, b, site);
+}
+template <typename T, int kCount>
+void MultiplyAnewAsync(float (&sums)[kCount], const T* a, const T* b, BATON_SITE) {
+  emulation::MultiplyAsync(T::kIsBf16, 2 * kCount, sums, false, a, b, site);
 }
 template <typename T, int kCount, int kOperands>
 void MultiplyAsync(float (&sums)[kCount], const uint32_t (&a)[kOperands], int step, const T* b,

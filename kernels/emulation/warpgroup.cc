@@ -27,6 +27,7 @@ constexpr float kPoison = std::bit_cast<float>(0xffffffffu);
 
 struct ProductArguments {
   float* sums;
+  bool adds;  // To what they hold.
   const void* a;
   HeldOperand held;  // In place of `a`, if it has registers.
   const void* b;
@@ -236,6 +237,7 @@ void MultiplyTogether(bool is_bf16, int columns, const ProductArguments& argumen
         }
         if (is_held) TakeOperand(is_bf16, thread, from.held, rows, site);
         values[lane] = &TakeSums(thread, from.sums, columns / 2, site).values;
+        if (!from.adds) std::ranges::fill(*values[lane], 0.0f);
       }
       MultiplyWarp(is_bf16, rule, columns, rows + 16 * warp, others, values);
     }
@@ -244,14 +246,14 @@ void MultiplyTogether(bool is_bf16, int columns, const ProductArguments& argumen
 
 }  // namespace
 
-void MultiplyAsync(bool is_bf16, int columns, float* sums, const void* a, const void* b,
+void MultiplyAsync(bool is_bf16, int columns, float* sums, bool adds, const void* a, const void* b,
                    const Site& site) {
-  MultiplyTogether(is_bf16, columns, {sums, a, {}, b}, site);
+  MultiplyTogether(is_bf16, columns, {sums, adds, a, {}, b}, site);
 }
 
 void MultiplyAsync(bool is_bf16, int columns, float* sums, const HeldOperand& a, const void* b,
                    const Site& site) {
-  MultiplyTogether(is_bf16, columns, {sums, nullptr, a, b}, site);
+  MultiplyTogether(is_bf16, columns, {sums, true, nullptr, a, b}, site);
 }
 
 void CommitProducts(const Site& site) {

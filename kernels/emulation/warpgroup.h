@@ -10,10 +10,11 @@ namespace baton::emulation {
 
 // wgmma.fence: these sums hold what the next product may add to.
 void FenceSums(float* sums, int count, const Site& site);
-// sums += a * b^T by wgmma.m64n{columns}k16, of bf16 or else f16. a and b are 16 columns of tiles
-// of [64] and [columns] rows of 128 bytes that lie as a tensor copy leaves them. It reads them and
-// writes the sums until the thread has waited for its group.
-void MultiplyAsync(bool is_bf16, int columns, float* sums, const void* a, const void* b,
+// sums += a * b^T by wgmma.m64n{columns}k16, of bf16 or else f16; without `adds` they are the
+// product alone. a and b are 16 columns of tiles of [64] and [columns] rows of 128 bytes that lie
+// as a tensor copy leaves them. It reads them and writes the sums until the thread has waited for
+// its group.
+void MultiplyAsync(bool is_bf16, int columns, float* sums, bool adds, const void* a, const void* b,
                    const Site& site);
 // An operand in registers: of `count` that one fence covers those from `first` on are mma.sync's.
 struct HeldOperand {

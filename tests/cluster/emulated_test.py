@@ -75,6 +75,44 @@ def answers_of(cluster, requests=REQUESTS, together=True):
     return answers
 
 
+def fault_amid(cluster, request, fault):
+    """A stream's tokens. Its decode worker is killed before it has ended, or stands still until
+    then, if it was stopped in time and is the one that the last status shows."""
+    ended = cluster.ended_requests()
+    stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
+    tokens = list(next(stream)["choices"][0]["token_ids"])
+    busy = await_true(lambda: [w for w in cluster.workers("decode") if w["running"]] or
+                      cluster.ended_requests() > ended, 20, "a worker decodes")
+    is_amid = busy is not True
+    if is_amid:
+        os.kill(busy[0]["pid"], signal.SIGSTOP)
+        is_amid = cluster.ended_requests() == ended
+        os.kill(busy[0]["pid"], fault if is_amid else signal.SIGCONT)
+    for event in stream:
+        tokens += event["choices"][0]["token_ids"]
+    if is_amid and fault == signal.SIGSTOP:
+        os.kill(busy[0]["pid"], signal.SIGCONT)
+    return tokens
+
+
+def kill_amid_handoffs(cluster, requests):
+    """The answers. The first prefill worker that has sent a part of them is killed."""
+    workers = cluster.workers("prefill")
+
+    def sent(worker):
+        return metric_sum(worker["metrics_url"], "baton_kv_transfer_bytes_total")
+    before = [sent(worker) for worker in workers]
+    answers = []
+    client = threading.Thread(target=lambda: answers.extend(at_once([
+        lambda r=r: ask(cluster, r) for r in requests])))
+    client.start()
+    sender = await_true(lambda: [w for w, count in zip(workers, before) if sent(w) > count],
+                        60, "a worker hands over", pause=0)[0]
+    os.kill(sender["pid"], signal.SIGKILL)
+    client.join()
+    return answers
+
+
 class EmulatedTest(unittest.TestCase):
     def setUp(self):
         os.environ["BATON_EMULATED_GPU"] = FAST
@@ -278,7 +316,7 @@ class FaultsTest(EmulatedTest):
         with self.cluster(decode=2, num_blocks=blocks, max_model_len=16 * blocks) as cluster:
             expected = ask(cluster, request)[0]
             for _ in range(MAX_TRIES):
-                self.assertEqual(self.fault_amid(cluster, request, signal.SIGKILL), expected)
+                self.assertEqual(fault_amid(cluster, request, signal.SIGKILL), expected)
                 if cluster.metric("baton_moves_total"):
                     break
             else:
@@ -286,32 +324,13 @@ class FaultsTest(EmulatedTest):
             self.assertIn("killed by signal 9", cluster.log("baton-up"))
             self.assertEqual(cluster.await_quiet(blocks), [])
 
-    def fault_amid(self, cluster, request, fault):
-        """A stream's tokens. Its decode worker is killed before it has ended, or stands still until
-        then, if it was stopped in time and is the one that the last status shows."""
-        ended = cluster.ended_requests()
-        stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
-        tokens = list(next(stream)["choices"][0]["token_ids"])
-        busy = await_true(lambda: [w for w in cluster.workers("decode") if w["running"]] or
-                          cluster.ended_requests() > ended, 20, "a worker decodes")
-        is_amid = busy is not True
-        if is_amid:
-            os.kill(busy[0]["pid"], signal.SIGSTOP)
-            is_amid = cluster.ended_requests() == ended
-            os.kill(busy[0]["pid"], fault if is_amid else signal.SIGCONT)
-        for event in stream:
-            tokens += event["choices"][0]["token_ids"]
-        if is_amid and fault == signal.SIGSTOP:
-            os.kill(busy[0]["pid"], signal.SIGCONT)
-        return tokens
-
     def test_stopped_decode_worker_costs_no_token_and_serves_again(self):
         request = dict(REQUESTS[2], max_tokens=1500 if on_a_gpu() else 50)
         blocks = 128 if on_a_gpu() else NUM_BLOCKS
         with self.cluster(decode=2, num_blocks=blocks, max_model_len=16 * blocks) as cluster:
             expected = ask(cluster, request)[0]
             for _ in range(MAX_TRIES):
-                self.assertEqual(self.fault_amid(cluster, request, signal.SIGSTOP), expected)
+                self.assertEqual(fault_amid(cluster, request, signal.SIGSTOP), expected)
                 self.assertEqual(cluster.await_quiet(blocks, seconds=60), [])
                 if cluster.metric("baton_moves_total"):
                     break
@@ -350,29 +369,12 @@ class FaultsTest(EmulatedTest):
             for n in range(MAX_TRIES):
                 requests = [dict(REQUESTS[0], prompt=prompt(tokens, salt=6 * n + i))
                             for i in range(6)]
-                answers = self.kill_amid_handoffs(cluster, requests)
+                answers = kill_amid_handoffs(cluster, requests)
                 self.assertEqual(cluster.await_quiet(blocks, seconds=60), [])
                 self.assertEqual(answers, answers_of(cluster, requests, together=False))
                 if cluster.metric("baton_moves_total"):
                     return
         self.fail(f"in {MAX_TRIES} tries no handoff lost its worker")
-
-    def kill_amid_handoffs(self, cluster, requests):
-        """The answers. The first prefill worker that has sent a part of them is killed."""
-        workers = cluster.workers("prefill")
-
-        def sent(worker):
-            return metric_sum(worker["metrics_url"], "baton_kv_transfer_bytes_total")
-        before = [sent(worker) for worker in workers]
-        answers = []
-        client = threading.Thread(target=lambda: answers.extend(at_once([
-            lambda r=r: ask(cluster, r) for r in requests])))
-        client.start()
-        sender = await_true(lambda: [w for w, count in zip(workers, before) if sent(w) > count],
-                            60, "a worker hands over", pause=0)[0]
-        os.kill(sender["pid"], signal.SIGKILL)
-        client.join()
-        return answers
 
     def test_lost_device_ends_its_process_and_costs_no_request(self):
         expected = self.reference()

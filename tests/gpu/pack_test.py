@@ -25,7 +25,8 @@ FAST = "detector=off"
 class PackTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        done = subprocess.run([ROOT / "tests/gpu/pack.sh", "--emulated", "--no-build"],
+        nccl = PACK.parent / "kernels/emulation/nccl/libnccl_emulated.so"
+        done = subprocess.run([ROOT / "tests/gpu/pack.sh", "--emulated", "--no-build", "--nccl", nccl],
                               capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             raise AssertionError(done.stdout + done.stderr)
@@ -52,11 +53,11 @@ class PackTest(unittest.TestCase):
     def test_every_part_of_each_call_passes(self):
         parts = {}
         # The detectors of the emulation would take most of a cluster's time.
-        for call, gpu, count in (("1", "", 6), ("2", "", 4), ("3", FAST, 3), ("4", FAST, 5)):
+        for call, gpu, count in (("1", "", 6), ("2", "", 4), ("3", FAST, 5), ("4", FAST, 5)):
             code, of_call = self.run_pack("--quick", "--only", call, gpu=gpu)
             self.assertEqual((code, len(of_call)), (0, count), of_call)
             parts.update(of_call)
-        self.assertEqual(len(parts), 18)
+        self.assertEqual(len(parts), 20)
         for name, part in parts.items():
             expected = {"sanitizer": ("passed", "skipped"), "libraries": ("passed", "skipped"),
                         "serving_8b": ("skipped",)}.get(name, ("passed",))
@@ -68,7 +69,9 @@ class PackTest(unittest.TestCase):
 
     def check_speed(self, parts):
         """What was measured is in the results: of each kind of operator, and of a cluster."""
-        kinds = {"products": ("gemm", "gather", "swap", "copy_pieces", "rms_norm", "sample", "score",
+        kinds = {"nccl_costs": ("first init", "NCCL, two ranks", "abort of"),
+                 "nccl": ("first request", "handoff over", "K/V over NCCL", "decode killed"),
+                 "products": ("gemm", "gather", "swap", "copy_pieces", "rms_norm", "sample", "score",
                               "memory of"),
                  "contexts": ("attention prefill", "attention decode"), "serving_1b": ("quick",)}
         for name, wanted in kinds.items():
@@ -98,6 +101,15 @@ class PackTest(unittest.TestCase):
         code, parts = self.run_pack("--only", "products", "--limit", "1", pack=pack)
         self.assertEqual((code, parts["products"]["status"]), (1, "late"))
         self.assertEqual(parts["products"]["rows"], [{"name": "a"}, {"name": "b"}])
+
+    def test_without_an_nccl_its_parts_are_skipped_and_say_why(self):
+        pack = self.folder / "pack"
+        shutil.copytree(PACK, pack, symlinks=True)
+        shutil.rmtree(pack / "nccl")
+        for part in ("nccl", "nccl_costs"):
+            code, parts = self.run_pack("--only", part, pack=pack)
+            self.assertEqual((code, parts[part]["status"]), (0, "skipped"))
+            self.assertIn("pack.sh --nccl FILE brings one", parts[part]["says"])
 
     def test_a_machine_without_a_gpu_fails_and_says_why(self):
         code, parts = self.run_pack("--only", "device", gpu="driver=0")
@@ -136,15 +148,15 @@ class PackTest(unittest.TestCase):
 
     def test_limits_of_parts_keep_those_of_calls(self):
         parts = re.findall(r"^(?:part|tests) (\d) (\w+) (\d+)", (PACK / "run.sh").read_text(), re.M)
-        self.assertEqual(len(parts), 18)
+        self.assertEqual(len(parts), 20)
         for call in "1234":
             self.assertLess(sum(int(limit) for c, _, limit in parts if c == call), 600 - 60)
-        self.assertLessEqual(sum(int(limit) for _, _, limit in parts), 25 * 60)
+        self.assertLessEqual(sum(int(limit) for _, _, limit in parts), 27 * 60)
 
     def test_programs_take_their_libraries_from_the_pack(self):
         names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"]
         self.assertEqual(len(names), 5)
-        self.assertLess(PACK.with_suffix(".tar.gz").stat().st_size, 50 << 20)
+        self.assertLess(PACK.with_suffix(".tar.xz").stat().st_size, 50 << 20)
         for path in names:
             said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
             for line in said.splitlines():

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs a pack of tests/gpu/pack.sh on the machine it was brought to, whose GPU 0 it takes.
-#   run.sh OUT             everything: 25 minutes at most
+#   run.sh OUT             everything: 27 minutes at most
 #   run.sh OUT --only X    only part X, by its name, or all of call 1 (arithmetic, operators), 2
-#                          (attention, models), 3 (a whole cluster, sanitizer) or 4 (speed): each
+#                          (attention, models), 3 (whole clusters, NCCL, sanitizer) or 4 (speed): each
 #                          call ends within 10 minutes
 #   run.sh OUT --quick     a few tests of each part, for packs whose GPU is emulated: limits are twice
 #                          as long
@@ -119,6 +119,36 @@ cluster() {
   python3 -B tests/cluster/emulated_test.py bin "${names[@]/#/-k}"
 }
 
+# with_nccl COMMAND...: NCCL is the pack's unless another is named. Two ranks on one GPU need leave, and
+# machines without a network the loopback interface.
+with_nccl() {
+  export BATON_NCCL_LIBRARY=${BATON_NCCL_LIBRARY:-$PWD/nccl/libnccl.so.2}
+  [ -f "$BATON_NCCL_LIBRARY" ] ||
+    { echo "no file $BATON_NCCL_LIBRARY: pack.sh --nccl FILE brings one"; return 77; }
+  export NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 \
+    NCCL_RAS_ENABLE=0 NCCL_DEBUG="${NCCL_DEBUG:-INFO}" \
+    NCCL_DEBUG_SUBSYS="${NCCL_DEBUG_SUBSYS:-INIT,P2P,SHM,NET}" BATON_EMULATED_NCCL=one_device=1
+  "$@"
+}
+
+# What NCCL costs, without workers: what was measured is kept if it hangs then.
+nccl_costs() {
+  set -o pipefail
+  tests/gpu_tests --gtest_brief=1 --gtest_filter='NcclCosts*' |
+    while IFS= read -r line; do
+      printf '%s\n' "$line"
+      case "$line" in '{"name"'*) printf '%s\n' "$line" >>"$rows" ;; esac
+    done
+}
+
+# K/V between workers over NCCL.
+nccl() {
+  command -v python3 >/dev/null || { echo "no python3 here"; return 77; }
+  local options=(--out "$rows")
+  [ "$quick" = 0 ] || options+=(--quick)
+  python3 -B tests/gpu/nccl_pair.py . "${options[@]}"
+}
+
 sanitizer() {
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 77; }
   local tool
@@ -150,19 +180,20 @@ libraries() {
   command -v python3 >/dev/null || { echo "no python3 here"; return 77; }
   python3 -B tests/gpu/torch_rows.py --seconds "$1" --out "$rows"
 }
-export -f device costs start cluster sanitizer bench serving libraries
+export -f device costs start cluster with_nccl nccl nccl_costs sanitizer bench serving libraries
 export out quick rows
 
 attention='*Attention*'
 sampling='*Sample*:*Score*'
 device_api='CudaDeviceTest.*:PackTest.*'
+measured='LaunchCosts*:NcclCosts*:StepCosts*'
 models='*CudaRunner*:*CudaModels*:*CudaGolden*:*CudaSmall*:*CudaSizes*'
 part 1 device 30 bash -c device
 tests 1 arithmetic 30 '*MmaTest*' '*MmaTest*'
 part 1 launches 30 bash -c "costs 'LaunchCosts*'"
 part 1 steps 30 bash -c "costs 'StepCosts*'"
 tests 1 sweep 90 'SweepTest.*' SweepTest.OfNorms
-tests 1 operators 150 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:LaunchCosts*:StepCosts*" \
+tests 1 operators 150 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:$measured" \
   '*GemmTest*BitsDepend*bf16_to_f32:*RowsTest*'
 tests 2 attention 130 "$attention" '*Attention*Refus*'
 tests 2 sampling 40 "$sampling" '*Sample*Refus*'
@@ -170,6 +201,8 @@ tests 2 device_api 40 "$device_api" "$device_api"
 tests 2 models 150 "$models" '*CudaRunner*Chunks*'
 part 3 start 50 bash -c start
 part 3 cluster 190 bash -c cluster
+part 3 nccl_costs 30 bash -c 'with_nccl nccl_costs'
+part 3 nccl 90 bash -c 'with_nccl nccl'
 part 3 sanitizer 100 bash -c sanitizer
 part 4 products 80 bash -c 'bench gemm,copies,rows,sampling,graphs 60'
 part 4 contexts 80 bash -c 'bench prefill,decode 60'

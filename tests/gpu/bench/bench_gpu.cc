@@ -59,6 +59,7 @@ int BenchGpu(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--out", options.out, "Adds a line of JSON a row to this file");
   app.add_option("--computed", options.computed, "What tests/bench/gpu_model.py --json wrote");
+  app.add_option("--match", options.match, "Only rows whose name contains it, as for a profiler");
   app.add_option("--seconds", options.seconds, "After these no more rows are begun; 0: no limit");
   app.add_flag("--quick", options.quick, "Every kind of row once, small");
   app.add_option("--make-model", model, "Nothing but a random model: 125M, 1B, 8B or quick");

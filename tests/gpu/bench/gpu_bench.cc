@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/random.h"
@@ -175,6 +176,7 @@ void GpuBench::LeaveOut(absl::string_view name, absl::string_view why) {
 }
 
 bool GpuBench::IsTimeFor(absl::string_view name) {
+  if (!absl::StrContains(name, options_.match)) return false;
   if (options_.seconds <= 0 || ToSeconds(SteadyNow() - begin_) < options_.seconds) return true;
   LeaveOut(name, absl::StrCat("the ", options_.seconds, " s of --seconds are over"));
   return false;

@@ -46,6 +46,7 @@ class GpuBench {
     std::string out;       // A file for a line of JSON a row; empty: none.
     std::string computed;  // What gpu_model.py --json wrote; empty: nothing.
     double seconds = 0;    // After so many no more rows are begun; 0: no limit.
+    std::string match;     // Rows whose name contains it; and the roofs.
     bool quick = false;    // Small sizes, each once: that it works, not how fast.
   };
 

@@ -86,7 +86,7 @@ MUTATIONS = [
      "rotation.interleaved ? 1 : half", "half"),
     (STRIDED_CACHE, LIBRARY, CACHE, "groups of K lie densely", "strides.group + d", "strides.group_dim + d"),
     (STRIDED_CACHE, LIBRARY, CACHE, "fp8 is stored without its scale",
-     "x / StoredScaleOf(to.plane, head)", "x"),
+     "sizeof(T) == 1 ? StoredScaleOf(to.plane, head) : 1.0f", "1.0f"),
     (STRIDED_CACHE, LIBRARY, CACHE, "what is gathered has no scale",
      "x * StoredScaleOf(from.plane, head)", "x"),
     ("cache_rows.cu", LIBRARY, CACHE, "V is rotated too", "is_key ? args.rotation : Rotation{}", "args.rotation"),
