@@ -138,7 +138,7 @@ absl::Status CudaOps::SelectRows(const SelectRowsArgs& args) {
 absl::Status CudaOps::Sample(const SampleArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   if (args.num_rows > 0) RETURN_IF_ERROR(RequirePointer(args.adjusted, "adjusted"));
-  return ToStatus(cuda::Sample(args, stream_), "Sample");
+  return ToStatus(cuda::Sample(args, Scratch(), stream_), "Sample");
 }
 
 absl::Status CudaOps::Score(const ScoreArgs& args) {

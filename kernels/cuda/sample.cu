@@ -1,209 +1,37 @@
 #include "kernels/cuda/sample.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/operands.h"
-#include "kernels/cuda/sample_block.h"
+#include "kernels/cuda/sample_row.h"
 
 namespace baton::cuda {
 namespace sample {
 
-constexpr int kWeightBits = 48;  // Of 45, in whole digits.
-constexpr int kKeyBits = 36;     // Of 32.
 constexpr int kTakeThreads = 128;
-
-BATON_DEVICE bool IsFinite(float x) { return fabsf(x) < INFINITY; }
-
-// In the order of the numbers; both zeros are one, and a NaN is above all.
-BATON_DEVICE uint32_t KeyOf(float x) {
-  if (x != x) return ~0u;
-  const uint32_t bits = x == 0 ? 0 : ToBits(x);
-  return bits >> 31 != 0 ? ~bits : bits | 1u << 31;
-}
-
-// In the order in which tokens are likely: of equal logits the lower id comes first.
-BATON_DEVICE Mass PlaceOf(float x, int id) {
-  return Mass{KeyOf(x)} << 32 | ~static_cast<uint32_t>(id);
-}
-BATON_DEVICE int IdOf(Mass place) { return static_cast<int>(~static_cast<uint32_t>(place)); }
-
-// The weight 2^((x - max) scale) in units of 2^-44, operation by operation that of
-// kernels/cpu/row_math.cc.
-BATON_DEVICE Mass WeightOf(float x, float max, double scale) {
-  constexpr double kExp2[] = {0x1.62e42fefa39f7p-1,  0x1.ebfbdff82c590p-3,  0x1.c6b08d7044119p-5,
-                              0x1.3b2ab6fba385fp-7,  0x1.5d87fe908f88ap-10, 0x1.4309130378460p-13,
-                              0x1.ffcb76789860fp-17, 0x1.62bfe46117445p-20, 0x1.b6571de2f2351p-24,
-                              0x1.e5e9f548e5725p-28};
-  constexpr double kNearest = 0x1.8p52;  // What is added to it is rounded to an integer.
-  double power = (double{x} - double{max}) * scale;
-  power = power > -64.0 ? power : -64.0;
-  const double shifted = power + kNearest;
-  const double rest = power - (shifted - kNearest);
-  double y = kExp2[9];
-  BATON_UNROLL
-  for (int c = 8; c >= 0; --c) y = fma(y, rest, kExp2[c]);
-  y = fma(y, rest, 1.0);
-  Mass bits;
-  memcpy(&bits, &shifted, sizeof(bits));
-  bits = (bits + 1023 + 44) << 52;  // 2^(the integer + 44)
-  double unit;
-  memcpy(&unit, &bits, sizeof(unit));
-  const double weight = fma(y, unit, 0x1p52);
-  memcpy(&bits, &weight, sizeof(bits));
-  return bits & ((Mass{1} << 52) - 1);
-}
-
-BATON_DEVICE int Likeliest(Shared& shared, const Ids& ids, const float* x) {
-  Mass best = 0;
-  ids.ForEach([&](int id) { best = max(best, PlaceOf(x[id], id)); });
-  return IdOf(BlockMax(shared, best));
-}
-
-BATON_DEVICE Mass SumOfWeights(Shared& shared, const Ids& ids, const float* x, float max) {
-  Mass sum = 0;
-  ids.ForEach([&](int id) { sum += WeightOf(x[id], max, 1.44269504088896338700); });
-  return BlockSum(shared, sum);
-}
-
-// The likeliest tokens of row `row`, one after the other.
-BATON_DEVICE void WriteTop(Shared& shared, const Ids& ids, const float* x, int count,
-                           const TopTokens& top, int64_t row) {
-  Mass last = ~Mass{0};
-  for (int i = 0; i < count; ++i) {
-    Mass best = 0;
-    ids.ForEach([&](int id) {
-      const Mass place = PlaceOf(x[id], id);
-      if (place < last) best = max(best, place);
-    });
-    last = BlockMax(shared, best);
-    if (threadIdx.x != 0) continue;
-    top.tokens[row * top.stride + i] = IdOf(last);
-    top.logits[row * top.stride + i] = x[IdOf(last)];
-  }
-}
-
-// Threads take the entries of a list in turns: body(entry).
-template <typename T, typename Body>
-BATON_DEVICE void ForList(const T* list, int first, int count, const Body& body) {
-  for (int i = threadIdx.x; i < count; i += blockDim.x) body(list[first + i]);
-}
-
-BATON_DEVICE bool HasRepetition(const SampleRow& row) { return row.repetition != 1; }
-BATON_DEVICE bool HasCounts(const SampleRow& row) {
-  return row.frequency != 0 || row.presence != 0;
-}
-
-// body(token, how often it was counted) for each token that is counted, by one thread; then no
-// token is.
-template <typename Body>
-BATON_DEVICE void TakeCounts(const SampleArgs& args, int* counts, int first, int count,
-                             const Body& body) {
-  ForList(args.history, first, count, [&](int token) {
-    const int times = atomicExch(&counts[token], 0);
-    if (times > 0) body(token, times);
-  });
-}
-
-BATON_DEVICE void Penalize(const SampleArgs& args, const SampleRow& row, float* x, int* counts) {
-  const auto add = [&](int token) { atomicAdd(&counts[token], 1); };
-  if (HasRepetition(row)) {
-    ForList(args.history, row.first_prompt, row.num_prompt, add);
-    ForList(args.history, row.first_emitted, row.num_emitted, add);
-    __syncthreads();
-    const auto penalize = [&](int token, int) {
-      x[token] = x[token] > 0 ? x[token] / row.repetition : x[token] * row.repetition;
-    };
-    TakeCounts(args, counts, row.first_prompt, row.num_prompt, penalize);
-    TakeCounts(args, counts, row.first_emitted, row.num_emitted, penalize);
-    __syncthreads();
-  }
-  if (HasCounts(row)) {
-    ForList(args.history, row.first_emitted, row.num_emitted, add);
-    __syncthreads();
-    TakeCounts(args, counts, row.first_emitted, row.num_emitted, [&](int token, int times) {
-      x[token] -= row.frequency * static_cast<float>(times);
-      x[token] -= row.presence;
-    });
-    __syncthreads();
-  }
-}
-
-BATON_DEVICE bool IsAdjusted(const SampleRow& row) {
-  return row.num_bias > 0 || row.num_mask > 0 || HasRepetition(row) || HasCounts(row);
-}
-
-// The logits after bias, mask and penalties.
-BATON_DEVICE const float* Adjust(const SampleArgs& args, const SampleRow& row, const Ids& ids,
-                                 const float* raw) {
-  const int64_t at = int64_t{blockIdx.x} * args.vocab_size;
-  float* x = args.adjusted + at;
-  ids.ForEach([&](int id) { x[id] = raw[id]; });
-  __syncthreads();
-  ForList(args.biases, row.first_bias, row.num_bias,
-          [&](const LogitBias& bias) { x[bias.token] += bias.bias; });
-  __syncthreads();
-  ForList(args.masks, row.first_mask, row.num_mask, [&](int token) {
-    // A token may be in the list twice.
-    if (token >= 0 && token < args.vocab_size) atomicExch(&x[token], -INFINITY);
-  });
-  __syncthreads();
-  Penalize(args, row, x, args.counts + at);
-  return x;
-}
-
-// The least number of weights' units that is at least a share of `sum`; not 0, as neither is.
-BATON_DEVICE Mass ShareOf(Mass sum, Mass share) {
-  const Mass low = share * sum, rounded = low + ((Mass{1} << 63) - 1);
-  const Mass high = __umul64hi(share, sum) + (rounded < low ? 1 : 0);
-  return high << 1 | rounded >> 63;
-}
-
-BATON_DEVICE int Draw(Shared& shared, const Ids& ids, const float* x, float max, int vocab_size,
-                      const SampleRow& row) {
-  Cut top_k;
-  if (row.top_k > 0 && row.top_k < vocab_size) {
-    top_k = Select<kKeyBits>(
-        shared, ids, row.top_k, [&](int id) { return Mass{KeyOf(x[id])}; },
-        [](Mass) { return Mass{1}; });
-  }
-  // What is left out has no weight.
-  const auto likely = [&](int id) -> Mass {
-    if (!top_k.Keeps(KeyOf(x[id]), id)) return 0;
-    const Mass weight = WeightOf(x[id], max, row.scale);
-    return weight < row.least_weight ? 0 : weight;
-  };
-  Cut top_p;
-  if (row.top_p > 0) {
-    Mass sum = 0;
-    ids.ForEach([&](int id) { sum += likely(id); });
-    const Mass wanted = ShareOf(BlockSum(shared, sum), row.top_p);
-    top_p = Select<kWeightBits>(shared, ids, wanted, likely, [](Mass weight) { return weight; });
-  }
-  return FindId(
-      shared, ids, [&](Mass sum) { return __umul64hi(row.key, sum); },
-      [&](int id) -> Mass {
-        const Mass weight = likely(id);
-        return top_p.Keeps(weight, id) ? weight : 0;
-      });
-}
 
 // A block for each row, here and below.
 __global__ void __launch_bounds__(kMaxThreads, 1) SampleKernel(SampleArgs args) {
   auto& shared = SharedMemory<Shared>();
   const SampleRow row = args.rows[blockIdx.x];
   const float* raw = args.logits + row.logit_row * args.logits_stride;
-  const Ids ids(args.vocab_size);
-  int best = Likeliest(shared, ids, raw);
+  const Ids ids(0, args.vocab_size);
+  const Chunks chunks(args.vocab_size);
+  int best = Likeliest(shared, chunks, raw);
   SampleResult result;
   result.is_bad = IsFinite(raw[best]) ? 0 : 1;
   if (result.is_bad == 0) {
     if (row.num_top >= 0) {
       result.max = raw[best];
-      result.sum = SumOfWeights(shared, ids, raw, result.max);
-      WriteTop(shared, ids, raw, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
+      Mass sum = 0;
+      chunks.ForEach(raw, [&](int, float logit) { sum += RawWeightOf(logit, result.max); });
+      result.sum = BlockSum(shared, sum);
+      WriteTop(shared, chunks, raw, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
     }
     const float* x = raw;
     if (IsAdjusted(row)) {
-      x = Adjust(args, row, ids, raw);
-      best = Likeliest(shared, ids, x);
+      x = Adjust(args, row, ids, raw, blockIdx.x);
+      best = Likeliest(shared, chunks, x);
     }
     if (x[best] != x[best]) {  // Penalties beyond all bounds of a request: as on a CPU.
       result = {.is_bad = 1};
@@ -220,19 +48,22 @@ __global__ void __launch_bounds__(kMaxThreads, 1) ScoreKernel(ScoreArgs args) {
   auto& shared = SharedMemory<Shared>();
   const ScoreRow row = args.rows[blockIdx.x];
   const float* x = args.logits + row.logit_row * args.logits_stride;
-  const Ids ids(args.vocab_size);
-  const float max = x[Likeliest(shared, ids, x)];
+  const Chunks chunks(args.vocab_size);
+  const float max = x[Likeliest(shared, chunks, x)];
   ScoreResult result;
   result.is_bad = IsFinite(max) ? 0 : 1;
   if (result.is_bad == 0) {
     result.token_logit = x[row.token];
     result.max = max;
-    result.sum = SumOfWeights(shared, ids, x, max);
     const Mass own = PlaceOf(x[row.token], row.token);
-    Mass before = 0;
-    ids.ForEach([&](int id) { before += PlaceOf(x[id], id) > own ? 1 : 0; });
+    Mass before = 0, sum = 0;
+    chunks.ForEach(x, [&](int id, float logit) {
+      before += PlaceOf(logit, id) > own ? 1 : 0;
+      sum += RawWeightOf(logit, max);
+    });
+    result.sum = BlockSum(shared, sum);
     result.rank = 1 + static_cast<int>(BlockSum(shared, before));
-    WriteTop(shared, ids, x, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
+    WriteTop(shared, chunks, x, min(row.num_top, args.vocab_size), args.top, blockIdx.x);
   }
   if (threadIdx.x == 0) args.results[blockIdx.x] = result;
 }
@@ -249,19 +80,28 @@ __global__ void __launch_bounds__(kTakeThreads) TakeTokensKernel(TakeTokensArgs 
 
 namespace {
 
+constexpr int32_t kLongRow = 8192;
+constexpr int64_t kBlocks = 128;  // As many as GPUs have multiprocessors.
+
 template <typename Kernel, typename Args>
 cudaError_t LaunchRows(Kernel kernel, const Args& args, cudaStream_t stream) {
   if (args.num_rows == 0) return cudaSuccess;
   if (args.vocab_size < 1 || args.vocab_size > kMaxVocabulary) return cudaErrorInvalidValue;
   // A short row has no work for more; results do not depend on it.
-  const unsigned threads = args.vocab_size < 8192 ? 128 : sample::kMaxThreads;
+  const unsigned threads = args.vocab_size < kLongRow ? 128 : sample::kMaxThreads;
   return Launch(kernel, BlocksFor(args.num_rows, 1), threads, sizeof(sample::Shared),
                 stream, args);
 }
 
 }  // namespace
 
-cudaError_t Sample(const SampleArgs& args, cudaStream_t stream) {
+cudaError_t Sample(const SampleArgs& args, std::span<float> scratch, cudaStream_t stream) {
+  const bool divides = args.num_rows > 0 && args.vocab_size >= kLongRow &&
+                       static_cast<int64_t>(scratch.size_bytes()) >= SampleScratchBytes(args);
+  if (divides) {
+    const auto parts = static_cast<int>(std::clamp<int64_t>(kBlocks / args.num_rows, 1, 32));
+    return SampleByParts(args, scratch.data(), parts, stream);
+  }
   return LaunchRows(sample::SampleKernel, args, stream);
 }
 

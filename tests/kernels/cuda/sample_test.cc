@@ -1,165 +1,13 @@
-#include "kernels/cuda/sample.h"
-
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/api/portable_math.h"
-#include "tests/kernels/cuda/device_fixture.h"
-#include "tests/kernels/sample_problem.h"
-#include "tests/kernels/host_sampler.h"
+#include "tests/kernels/cuda/sample_fixture.h"
 
 namespace baton::cuda {
 namespace {
 
 constexpr float kInf = INFINITY;
-
-// The lists that rows point into, one behind the other, as the builder of a step makes them.
-struct Lists {
-  std::vector<SampleRow> rows;
-  std::vector<LogitBias> biases;
-  std::vector<int32_t> masks, history;
-
-  template <typename T>
-  static void Append(std::vector<T>& to, const std::vector<T>& from, int32_t& first,
-                     int32_t& count) {
-    first = static_cast<int32_t>(to.size());
-    count = static_cast<int32_t>(from.size());
-    to.insert(to.end(), from.begin(), from.end());
-  }
-  void Add(const SampleProblem& problem, int32_t logit_row) {
-    SampleRow row = MakeSampleRow(problem.params, problem.position);
-    Append(biases, problem.params.logit_bias, row.first_bias, row.num_bias);
-    if (problem.masks()) Append(masks, problem.end_tokens, row.first_mask, row.num_mask);
-    Append(history, problem.prompt, row.first_prompt, row.num_prompt);
-    Append(history, problem.emitted, row.first_emitted, row.num_emitted);
-    row.logit_row = logit_row;
-    rows.push_back(row);
-  }
-};
-
-// Rows of logits in reverse order, with NaNs between them.
-class DeviceLogits {
- public:
-  explicit DeviceLogits(const std::vector<const std::vector<float>*>& rows)
-      : num_rows_(static_cast<int32_t>(rows.size())),
-        stride(static_cast<int64_t>(rows[0]->size()) + 3),
-        values_(DType::kF32, Joined(rows)) {}
-  const float* data() const { return values_.f32(); }
-  int32_t RowOf(size_t i) const { return num_rows_ - 1 - static_cast<int32_t>(i); }
-
- private:
-  std::vector<float> Joined(const std::vector<const std::vector<float>*>& rows) const {
-    std::vector<float> all(rows.size() * stride, NAN);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::ranges::copy(*rows[i], all.begin() + RowOf(i) * stride);
-    }
-    return all;
-  }
-  int32_t num_rows_;
-
- public:
-  const int64_t stride;
-
- private:
-  DeviceFloats values_;
-};
-
-class SampleTest : public DeviceTest {
- protected:
-  // Problems of one vocabulary in one launch.
-  std::vector<ChosenToken> Choose(const std::vector<SampleProblem>& problems) {
-    std::vector<const std::vector<float>*> logits;
-    for (const auto& problem : problems) logits.push_back(&problem.logits);
-    const DeviceLogits device_logits(logits);
-    Lists lists;
-    int64_t stride = 1;
-    for (size_t i = 0; i < problems.size(); ++i) {
-      lists.Add(problems[i], device_logits.RowOf(i));
-      stride = std::max<int64_t>(stride, problems[i].params.num_logprobs);
-    }
-    const size_t size = problems.size(), vocab_size = problems[0].logits.size();
-    const DeviceArray<SampleRow> rows(lists.rows);
-    const DeviceArray<LogitBias> biases(lists.biases);
-    const DeviceArray<int32_t> masks(lists.masks), history(lists.history);
-    const DeviceArray<SampleResult> results(std::vector<SampleResult>(size, {.token = -7}));
-    const DeviceArray<int32_t> top_tokens(std::vector<int32_t>(size * stride, -7));
-    const DeviceFloats top_logits(DType::kF32, std::vector<float>(size * stride, -7));
-    const DeviceFloats adjusted(DType::kF32, static_cast<int64_t>(size * vocab_size));
-    const DeviceArray<int32_t> counts(std::vector<int32_t>(size * vocab_size, 0));
-    const SampleArgs args = {.logits = device_logits.data(),
-                             .logits_stride = device_logits.stride,
-                             .vocab_size = static_cast<int32_t>(vocab_size),
-                             .rows = rows.data(),
-                             .num_rows = static_cast<int64_t>(size),
-                             .biases = biases.data(),
-                             .masks = masks.data(),
-                             .history = history.data(),
-                             .results = results.data(),
-                             .top = {top_tokens.data(), top_logits.f32(), stride},
-                             .adjusted = adjusted.f32(),
-                             .counts = counts.data()};
-    EXPECT_EQ(Sample(args, nullptr), cudaSuccess);
-    EXPECT_EQ(counts.Read(), std::vector<int32_t>(size * vocab_size, 0));
-    return Joined(results.Read(), top_tokens.Read(), top_logits.Read(), stride);
-  }
-
-  std::vector<ChosenToken> ExpectAsTheCpu(const std::vector<SampleProblem>& problems) {
-    const std::vector<ChosenToken> chosen = Choose(problems);
-    for (size_t i = 0; i < problems.size(); ++i) {
-      const ChosenToken expected = SampleOracle(math_, problems[i]).Choose();
-      ExpectSame(chosen[i], expected, "row " + std::to_string(i));
-      if (expected.result.is_bad == 0) ExpectAsTheSampler(chosen[i], problems[i]);
-    }
-    return chosen;
-  }
-
-  static void ExpectSame(const ChosenToken& a, const ChosenToken& b, const std::string& what) {
-    EXPECT_EQ(a.result.token, b.result.token) << what;
-    EXPECT_EQ(a.result.sum, b.result.sum) << what;
-    EXPECT_EQ(a.result.is_bad, b.result.is_bad) << what;
-    EXPECT_TRUE(a == b) << what;  // Of zeros the sign may differ: == of floats.
-  }
-
-  // The host's end: logarithms, and then the very words of the CPU's sampler.
-  void ExpectAsTheSampler(const ChosenToken& chosen, const SampleProblem& problem) {
-    const SamplingParams& params = problem.params;
-    const SamplingContext context{.params = params, .prompt = problem.prompt};
-    HostSampler sampler(cpu_.get(), problem.end_tokens);
-    const TokenOutput expected =
-        sampler.Sample({.logits = problem.logits,
-                        .context = &context,
-                        .emitted = problem.emitted,
-                        .num_emitted = static_cast<int32_t>(problem.emitted.size()),
-                        .position = problem.position});
-    std::vector<int32_t> tokens;
-    std::vector<float> logits;
-    for (const auto& [token, logit] : chosen.top) {
-      tokens.push_back(token);
-      logits.push_back(logit);
-    }
-    const auto num_top = params.num_logprobs < 0 ? -1 : static_cast<int32_t>(chosen.top.size());
-    const TokenOutput output = ReadSample(chosen.result, {tokens.data(), logits.data(), num_top}, 0,
-                                          num_top, problem.position);
-    EXPECT_EQ(output, expected);
-  }
-
-  static std::vector<ChosenToken> Joined(const std::vector<SampleResult>& results,
-                                         const std::vector<int32_t>& tokens,
-                                         const std::vector<float>& logits, int64_t stride) {
-    std::vector<ChosenToken> chosen;
-    for (size_t i = 0; i < results.size(); ++i) {
-      chosen.push_back({results[i], {}});
-      for (int64_t j = 0; j < stride && tokens[i * stride + j] != -7; ++j) {
-        chosen[i].top.emplace_back(tokens[i * stride + j], logits[i * stride + j]);
-      }
-    }
-    return chosen;
-  }
-
-  std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
-  const RowMath* math_ = &cpu_->row_math();
-};
 
 struct RandomCase {
   int32_t vocab_size;
@@ -189,7 +37,9 @@ INSTANTIATE_TEST_SUITE_P(, SampleRandomTest,
                                                                    {8193, 25}}),
                          [](const auto& info) { return std::to_string(info.param.vocab_size); });
 
-TEST_F(SampleTest, ARowThatIsNoDistributionSaysSoAndItsNeighboursAreChosen) {
+INSTANTIATE_TEST_SUITE_P(, EachWayTest, testing::Values(0, 3), testing::PrintToStringParamName());
+
+TEST_P(EachWayTest, ARowThatIsNoDistributionSaysSoAndItsNeighboursAreChosen) {
   std::vector<SampleProblem> problems;
   for (const float bad : {NAN, -NAN, kInf}) {
     for (const size_t at : {0, 70, 139}) {
@@ -210,7 +60,7 @@ TEST_F(SampleTest, ARowThatIsNoDistributionSaysSoAndItsNeighboursAreChosen) {
   }
 }
 
-TEST_F(SampleTest, BothZerosAreEqual) {
+TEST_P(EachWayTest, BothZerosAreEqual) {
   for (const auto& logits : std::vector<std::vector<float>>{
            {-1, -0.0f, 0.0f, -2}, {-1, 0.0f, -0.0f, -2}, {-0.0f, 0.0f, 0.0f, -0.0f}}) {
     std::vector<SampleProblem> problems;
@@ -224,7 +74,7 @@ TEST_F(SampleTest, BothZerosAreEqual) {
   }
 }
 
-TEST_F(SampleTest, AdjustedLogitsMayAllBeMaskedOrOverflow) {
+TEST_P(EachWayTest, AdjustedLogitsMayAllBeMaskedOrOverflow) {
   SampleProblem masked{.logits = {1, 2, 3}, .params = {.min_tokens = 1}};
   masked.end_tokens = {2, -1, 1, 3, 0, 1};
   SampleProblem overflow{.logits = {1, 2, 3}, .params = {.repetition_penalty = 1e-38f}};
@@ -238,7 +88,7 @@ TEST_F(SampleTest, AdjustedLogitsMayAllBeMaskedOrOverflow) {
 }
 
 // Of a peer that checks nothing: infinity less infinity.
-TEST_F(SampleTest, PenaltiesThatMakeANanMakeABadRowAndItsNeighboursAreChosen) {
+TEST_P(EachWayTest, PenaltiesThatMakeANanMakeABadRowAndItsNeighboursAreChosen) {
   std::vector<SampleProblem> problems;
   for (const float temperature : {0.0f, 1.0f}) {
     SampleProblem problem{.logits = RandomFloats(3, 500),
@@ -259,7 +109,7 @@ TEST_F(SampleTest, PenaltiesThatMakeANanMakeABadRowAndItsNeighboursAreChosen) {
   }
 }
 
-TEST_F(SampleTest, ATokenOfTheHistoryIsPenalizedOnceAndItsOccurrencesAreCounted) {
+TEST_P(EachWayTest, ATokenOfTheHistoryIsPenalizedOnceAndItsOccurrencesAreCounted) {
   SampleProblem problem{.logits = RandomFloats(4, 300)};
   problem.params = {.temperature = 0.5f,
                     .repetition_penalty = 1.1f,
@@ -274,7 +124,7 @@ TEST_F(SampleTest, ATokenOfTheHistoryIsPenalizedOnceAndItsOccurrencesAreCounted)
 }
 
 // The sum of all weights is 2^63; ties between all tokens reach over the chunks of all warps.
-TEST_F(SampleTest, TheLargestVocabulary) {
+TEST_P(EachWayTest, TheLargestVocabulary) {
   const std::vector<float> equal(kMaxVocabulary, -3.5f);
   std::vector<SampleProblem> problems = {
       {equal, {.top_p = 1 - 0x1p-24f, .seed = 1, .num_logprobs = 2}},
@@ -293,7 +143,7 @@ TEST_F(SampleTest, TheLargestVocabulary) {
 
 // The likeliest token's weight is 2^44, the other's a few units less than the share needs: by a
 // quarter of a unit, and by one and a quarter.
-TEST_F(SampleTest, AShareIsRoundedUp) {
+TEST_P(EachWayTest, AShareIsRoundedUp) {
   constexpr uint64_t kOne = kWeightOne;
   std::vector<SampleProblem> problems;
   for (const uint64_t less : {(1 << 22) - 1, (1 << 22) - 3}) {
@@ -311,7 +161,26 @@ TEST_F(SampleTest, AShareIsRoundedUp) {
   }
 }
 
-TEST_F(SampleTest, MoreAlternativesThanTokensAreAllOfThem) {
+TEST_P(EachWayTest, AShareThatIsReachedExactlyTakesNoMore) {
+  std::vector<SampleProblem> problems;
+  for (int32_t position = 0; position < 30; ++position) {
+    problems.push_back({std::vector<float>(8, 2.5f), {.top_p = 0.5f}});
+    problems.back().position = position;
+  }
+  for (const ChosenToken& chosen : ExpectAsTheCpu(problems)) EXPECT_LT(chosen.result.token, 4);
+}
+
+// The likeliest token has 2^44, all others have one.
+TEST_P(EachWayTest, WeightsOfOneUnitCount) {
+  std::vector<float> logits(300, -44.4f * 0.69314718f);
+  logits[7] = 0;
+  key_ = ~uint64_t{0};
+  const std::vector<ChosenToken> chosen = Choose({{logits, {.num_logprobs = 0}}});
+  EXPECT_EQ(chosen[0].result.sum, kWeightOne + 299);
+  EXPECT_EQ(chosen[0].result.token, 299);
+}
+
+TEST_P(EachWayTest, MoreAlternativesThanTokensAreAllOfThem) {
   const std::vector<SampleProblem> problems = {{RandomFloats(3, 37), {.num_logprobs = 40}},
                                                {RandomFloats(4, 37), {.num_logprobs = 37}}};
   EXPECT_EQ(ExpectAsTheCpu(problems)[0].top.size(), 37);
@@ -319,10 +188,11 @@ TEST_F(SampleTest, MoreAlternativesThanTokensAreAllOfThem) {
 
 TEST_F(SampleTest, RefusesVocabulariesWhoseSumsCouldOverflow) {
   for (const int32_t vocab_size : {0, kMaxVocabulary + 1}) {
-    EXPECT_EQ(Sample({.vocab_size = vocab_size, .num_rows = 1}, nullptr), cudaErrorInvalidValue);
+    EXPECT_EQ(Sample({.vocab_size = vocab_size, .num_rows = 1}, {}, nullptr),
+              cudaErrorInvalidValue);
     EXPECT_EQ(Score({.vocab_size = vocab_size, .num_rows = 1}, nullptr), cudaErrorInvalidValue);
   }
-  EXPECT_EQ(Sample({.vocab_size = 5}, nullptr), cudaSuccess);
+  EXPECT_EQ(Sample({.vocab_size = 5}, {}, nullptr), cudaSuccess);
   EXPECT_EQ(Score({.vocab_size = 5}, nullptr), cudaSuccess);
 }
 
