@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/attention_warp.h"
+#include "kernels/cuda/fp8_pairs.h"
 #include "kernels/cuda/sm90_forms.h"
 
 namespace baton::cuda {
@@ -27,42 +28,110 @@ BATON_DEVICE BlockWork WorkOf(const Problem& args, bool is_split) {
   return work;
 }
 
-template <typename Cache, typename T>
-BATON_DEVICE void ConvertChunk(T* to, const Cache* from, bool live) {
-  T values[8];
-  Cache codes[8] = {};
-  if (live) {
-    const uint2 raw = *reinterpret_cast<const uint2*>(from);
-    memcpy(codes, &raw, sizeof(raw));
+// A lane's chunks of eight elements of K or V of keys [first, first + 64). Each warp has some rows,
+// of which each lane finds one or two: that takes longer than what follows for a chunk.
+template <int kDim, int kWarps>
+class Chunks {
+ public:
+  static constexpr int kCount = kStepKeys * kDim / 8 / kThreadsOf<kWarps>;
+
+  struct Source {
+    bool live;
+    int64_t at;
+  };
+
+  BATON_DEVICE Chunks(const CachePlane& cache, const BlockWork& work, const int32_t* table,
+                      int first)
+      : dim_(cache.dim), first_row_(static_cast<int>(threadIdx.x) / 32 * kRows) {
+    BATON_UNROLL
+    for (int i = 0; i < kPlaces; ++i) {
+      const int key = first + first_row_ + 32 * i + static_cast<int>(threadIdx.x) % 32;
+      places_[i] = -1;
+      if (key < work.keys.begin || key >= work.keys.end) continue;
+      places_[i] = table[key / cache.block_size] * cache.block_stride +
+                   work.kv_head * HeadStride(cache) + key % cache.block_size * TokenStride(cache);
+    }
   }
-  BATON_UNROLL
-  for (int i = 0; i < 8; ++i) values[i] = FromFloat<T>(ToFloat(codes[i]));
-  uint4 raw;
-  memcpy(&raw, values, sizeof(raw));
-  *reinterpret_cast<uint4*>(to) = raw;
+
+  BATON_DEVICE int RowOf(int i) const { return first_row_ + IndexOf(i) / (kDim / 8); }
+  BATON_DEVICE int ColumnOf(int i) const { return IndexOf(i) % (kDim / 8) * 8; }
+  // By whole warps; not live where zeros belong: no query looks there, or the head has ended.
+  BATON_DEVICE Source SourceOf(int i) const {
+    const int row = IndexOf(i) / (kDim / 8);
+    int64_t place = __shfl_sync(~0u, places_[0], row % 32);
+    if constexpr (kPlaces > 1) {
+      const int64_t other = __shfl_sync(~0u, places_[1], row % 32);
+      if (row >= 32) place = other;
+    }
+    return {place >= 0 && ColumnOf(i) < dim_, place + ColumnOf(i)};
+  }
+
+ private:
+  static constexpr int kRows = kStepKeys / kWarps, kPlaces = kRows > 32 ? 2 : 1;
+
+  static BATON_DEVICE int IndexOf(int i) { return static_cast<int>(threadIdx.x) % 32 + 32 * i; }
+
+  const int dim_;
+  const int first_row_;
+  int64_t places_[kPlaces];  // Of the lane's rows.
+};
+
+// How many of so many loads are under way at once.
+template <int kLoads>
+constexpr int kLoadsAtOnce = kLoads <= 8 ? kLoads : 4;
+
+template <typename Code, int kDim, typename T, typename Chunks>
+BATON_DEVICE void LoadCodes(T (*tile)[kRowElements<kDim>], const CachePlane& cache,
+                            const Chunks& chunks) {
+  constexpr int kSome = kLoadsAtOnce<Chunks::kCount>;
+  static_assert(Chunks::kCount % kSome == 0);
+  const auto load = [&](int i) {
+    const auto source = chunks.SourceOf(i);
+    return source.live ? *reinterpret_cast<const uint2*>(cache.data + source.at) : uint2{};
+  };
+  const auto store = [&](int i, uint2 low, uint2 high) {
+    *reinterpret_cast<uint4*>(&tile[chunks.RowOf(i)][chunks.ColumnOf(i)]) =
+        make_uint4(low.x, low.y, high.x, high.y);
+  };
+  uint32_t not_finite = 0;
+  BATON_ROLLED
+  for (int begin = 0; begin < Chunks::kCount; begin += kSome) {
+    uint2 codes[kSome];
+    BATON_UNROLL
+    for (int i = 0; i < kSome; ++i) codes[i] = load(begin + i);
+    BATON_UNROLL
+    for (int i = 0; i < kSome; ++i) {
+      not_finite |= NotFinite<Code, T>(codes[i].x) | NotFinite<Code, T>(codes[i].y);
+      store(begin + i, WidenFour<Code, T>(codes[i].x), WidenFour<Code, T>(codes[i].y));
+    }
+  }
+  if (!__any_sync(~0u, not_finite != 0)) return;
+  BATON_ROLLED
+  for (int i = 0; i < Chunks::kCount; ++i) {
+    const uint2 codes = load(i);
+    store(i, WidenAnyFour<Code, T>(codes.x), WidenAnyFour<Code, T>(codes.y));
+  }
 }
 
-// K or V of keys [first, first + 64): zeros where no row looks, and in columns behind the head.
+// K or V of keys [first, first + 64).
 template <int kDim, int kWarps, typename T>
 BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
                            const CachePlane& cache, const BlockWork& work, int first) {
-  constexpr int kChunks = kDim / 8;
-  const int64_t token_stride = TokenStride(cache), head_stride = HeadStride(cache);
-  const int32_t* table = TableOf(args, work.s);
-  for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreadsOf<kWarps>) {
-    const int row = index / kChunks, column = index % kChunks * 8, key = first + row;
-    const bool live = key >= work.keys.begin && key < work.keys.end && column < cache.dim;
-    int64_t at = 0;
-    if (live) {
-      at = table[key / cache.block_size] * cache.block_stride + work.kv_head * head_stride +
-           key % cache.block_size * token_stride + column;
-    }
-    if (cache.dtype == DType::kFp8E4M3) {
-      ConvertChunk(&tile[row][column], reinterpret_cast<const Fp8E4M3*>(cache.data) + at, live);
-    } else if (cache.dtype == DType::kFp8E5M2) {
-      ConvertChunk(&tile[row][column], reinterpret_cast<const Fp8E5M2*>(cache.data) + at, live);
-    } else {
-      CopyAsync(&tile[row][column], reinterpret_cast<const T*>(cache.data) + at, live);
+  const Chunks<kDim, kWarps> chunks(cache, work, TableOf(args, work.s), first);
+  if (cache.dtype == DType::kFp8E4M3) {
+    LoadCodes<Fp8E4M3, kDim>(tile, cache, chunks);
+  } else if (cache.dtype == DType::kFp8E5M2) {
+    LoadCodes<Fp8E5M2, kDim>(tile, cache, chunks);
+  } else {
+    constexpr int kSome = kLoadsAtOnce<Chunks<kDim, kWarps>::kCount>;
+    BATON_ROLLED
+    for (int begin = 0; begin < chunks.kCount; begin += kSome) {
+      BATON_UNROLL
+      for (int i = begin; i < begin + kSome; ++i) {
+        const auto [live, at] = chunks.SourceOf(i);
+        CopyAsync(&tile[chunks.RowOf(i)][chunks.ColumnOf(i)],
+                  reinterpret_cast<const T*>(cache.data) + (live ? at : 0), live);
+      }
     }
   }
 }

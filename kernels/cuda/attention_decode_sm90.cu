@@ -3,7 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <numeric>
+#include <type_traits>
 
+#include "kernels/cuda/attention_decode_codes.h"
+#include "kernels/cuda/attention_decode_items.h"
 #include "kernels/cuda/attention_warp.h"
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/ring.h"
@@ -13,11 +16,13 @@ namespace baton::cuda {
 namespace attention::decode {
 
 // A block has one warp that computes partials, one that finds items for it and copies their tiles
-// of K and V, and some that merge the partials of a KV head once all are there:
+// of K and V, and some that merge the partials of a KV head once all are there. Where the cache is
+// fp8, others make tiles of the codes that were copied:
 //
 // what           | is written by                   | is read by        | once        | anew once
-// tiles[stage]   | copies of warp 1                | warp 0            | full[stage] | empty[stage]
-// items[slot]    | warp 1                          | warp 0            | listed      | done
+// tiles[stage]   | copies of warp 1, or converters | warp 0            | full[stage] | empty[stage]
+// codes.tiles    | copies of warp 1                | the converters    | codes.full  | codes.empty
+// items[slot]    | warp 1                          | warp 0, converters| listed      | done
 // q              | warp 0                          | warp 0            | copied      | multiplied
 // partials       | warp 0 of any block             | the merging warps | all counted | never
 // counters       | warp 0, and the last leaves a 0 | warp 0            | atomically
@@ -25,26 +30,15 @@ namespace attention::decode {
 //
 // An item without keys has no tile and no partial, and is not counted. Nobody waits for another
 // block.
-constexpr int kRows = 16;
 constexpr int kSlots = 8;  // Of items: as many as the copying warp may be ahead.
-constexpr int kPanelColumns = 64;
 constexpr int kMostBoxRows = 16;  // Of whole boxes; those at the ends of what is visible have one.
-// Fewer where the computing warp needs more registers: of these a quarter of an
-// SM has room for two.
-template <int kPanels>
-constexpr int kMergers = kPanels == 1 ? 4 : 2;
-template <int kPanels>
-constexpr int kThreads = 32 * (2 + kMergers<kPanels>);
-
-// One partial of a KV head. Its place counts steps, of all KV heads of all sequences in turn.
-struct Item {
-  BlockWork work;  // With no keys but those of the partial. Behind the last item s is below 0.
-  int first;       // The partials that the sequence has; none if last < first.
-  int last;
-  int partial;
-  int64_t begin;
-  int64_t end;
-};
+// Fewer where the computing warp needs more registers, or others convert: of threads with so many
+// an SM is to have room for two blocks.
+template <int kPanels, bool kIsFp8>
+constexpr int kMergers = kPanels == 1 && !kIsFp8 ? 4 : 2;
+template <int kPanels, bool kIsFp8>
+constexpr int kThreads = 32 * (2 + kMergers<kPanels, kIsFp8> + (kIsFp8 ? kConverters : 0));
+static_assert(kMergers<1, true> == kConverters && kMergers<2, true> == kConverters);
 
 // Which KV head's partials are all there.
 struct Post {
@@ -52,12 +46,15 @@ struct Post {
   int kv_head;
 };
 
-template <int kPanels, typename T>
+template <int kNumPanels, typename T, bool kIsFp8>
 struct Shared {
-  static constexpr int kStages = 12 / kPanels;
-  using Tile = T[kPanels][kStepKeys][kPanelColumns];
+  static constexpr int kPanels = kNumPanels;
+  static constexpr int kStages = (kIsFp8 ? 6 : 12) / kPanels;
+  using Element = T;
+  using Tile = TileOf<kPanels, T>;
 
   alignas(1024) Tile tiles[kStages];
+  std::conditional_t<kIsFp8, CodeTiles, NoCodeTiles> codes;
   alignas(16) T q[kRows][kRowElements<kPanels * kPanelColumns>];
   Item items[kSlots];
   Post post;
@@ -67,99 +64,30 @@ struct Shared {
   Mbarrier done[kSlots];
   Mbarrier posted;
   Mbarrier taken;
+
+  // The ring that copies fill.
+  BATON_DEVICE auto& Copied() {
+    if constexpr (kIsFp8) {
+      return codes;
+    } else {
+      return *this;
+    }
+  }
 };
 
 constexpr size_t kHalfOfShared = (228 << 10) / 2 - 1024;  // An SM has room for two blocks of it.
-static_assert(sizeof(Shared<1, Bf16>) <= kHalfOfShared);
-static_assert(sizeof(Shared<2, Bf16>) <= kHalfOfShared);
-static_assert(sizeof(Shared<3, Bf16>) <= kHalfOfShared);
-static_assert(sizeof(Shared<4, Bf16>) <= kHalfOfShared);
+static_assert(sizeof(Shared<1, Bf16, false>) <= kHalfOfShared);
+static_assert(sizeof(Shared<2, Bf16, false>) <= kHalfOfShared);
+static_assert(sizeof(Shared<3, Bf16, false>) <= kHalfOfShared);
+static_assert(sizeof(Shared<4, Bf16, false>) <= kHalfOfShared);
+static_assert(sizeof(Shared<1, Bf16, true>) <= kHalfOfShared);
+static_assert(sizeof(Shared<2, Bf16, true>) <= kHalfOfShared);
 
 // A plane of the cache as (column, token of a block, head, block).
 struct PlaneMaps {
   TensorMap boxes;  // Of box_rows tokens.
   TensorMap rows;   // Of one.
   int box_rows;     // Divides the tokens of a block and a step.
-};
-
-// Steps of one KV head: one at least if it has rows, so that somebody writes their zeros.
-BATON_DEVICE int64_t StepsOf(const Problem& args, int64_t s) {
-  if (s >= args.num_seqs) return 0;
-  const BlockWork work = WorkOfRows(args, s, 0, 0, kRows);
-  if (work.num_rows == 0) return 0;
-  return max(1, (work.keys.end - 1) / kStepKeys + 1 - work.keys.begin / kStepKeys);
-}
-
-// A warp's way through the items of its block: of all steps it has an equal share, and the items
-// that begin in it. Each lane has one of 32 sequences.
-class Items {
- public:
-  BATON_DEVICE explicit Items(const Problem& args) : args_(args) {
-    Load(0, 0);
-    while (first_ + 32 < args.num_seqs) Load(first_ + 32, Sum());
-    const int64_t steps = Sum();
-    next_ = steps * blockIdx.x / gridDim.x;
-    end_ = steps * (blockIdx.x + 1) / gridDim.x;
-    if (first_ > 0) Load(0, 0);
-  }
-
-  BATON_DEVICE Item Next() {
-    Item item;
-    while (next_ < end_) {
-      item = At(next_);
-      const bool begins = item.begin == next_;  // Else it is that of the block before.
-      next_ = item.end;
-      if (begins) return item;
-    }
-    item.work.s = -1;
-    return item;
-  }
-
- private:
-  // Sequences from `first` on, behind so many steps.
-  BATON_DEVICE void Load(int64_t first, int64_t before) {
-    const int lane = threadIdx.x % 32;
-    first_ = first;
-    steps_ = StepsOf(args_, first + lane);
-    sum_ = steps_ * args_.k_cache.num_heads;
-    BATON_UNROLL
-    for (int by = 1; by < 32; by *= 2) {
-      const int64_t other = __shfl_up_sync(~0u, sum_, by);
-      if (lane >= by) sum_ += other;
-    }
-    sum_ += before;
-  }
-  BATON_DEVICE int64_t Sum() const { return __shfl_sync(~0u, sum_, 31); }
-
-  BATON_DEVICE Item At(int64_t place) {
-    while (Sum() <= place) Load(first_ + 32, Sum());
-    const int lane = __ffs(static_cast<int>(__ballot_sync(~0u, sum_ > place))) - 1;
-    const int64_t steps = __shfl_sync(~0u, steps_, lane);
-    const int64_t before = __shfl_sync(~0u, sum_, lane) - steps * args_.k_cache.num_heads;
-    const auto kv_head = static_cast<int>((place - before) / steps);
-    const auto step = static_cast<int>((place - before) % steps);
-    Item item;
-    item.work = WorkOfRows(args_, first_ + lane, kv_head, 0, kRows);
-    KeyRange& keys = item.work.keys;
-    item.first = keys.begin / kPartialKeys;
-    item.last = keys.begin < keys.end ? (keys.end - 1) / kPartialKeys : item.first - 1;
-    constexpr int kSteps = kPartialKeys / kStepKeys;
-    const int first_step = keys.begin / kStepKeys, at = first_step + step;
-    item.partial = at / kSteps;
-    item.begin = place - (at - max(first_step, item.partial * kSteps));
-    item.end = place + min(static_cast<int>(steps) - step, kSteps - at % kSteps);
-    const int first_key = item.partial * kPartialKeys;
-    keys.begin = max(keys.begin, first_key);
-    if (keys.end - first_key > kPartialKeys) keys.end = first_key + kPartialKeys;
-    return item;
-  }
-
-  const Problem& args_;
-  int64_t first_;
-  int64_t steps_;  // Of one KV head of the lane's sequence.
-  int64_t sum_;    // Of all sequences up to it.
-  int64_t next_;
-  int64_t end_;
 };
 
 // A row of boxes side by side, `block` from the table or -1, of which a copy makes zeros.
@@ -173,13 +101,13 @@ BATON_DEVICE void CopyRows(T (&tile)[kPanels][kStepKeys][kPanelColumns], const T
 }
 
 // K or V of keys [first, first + 64), by a warp: zeros where no row looks.
-template <int kPanels, typename T>
-BATON_DEVICE void CopyTile(Shared<kPanels, T>& shared, Ring<Shared<kPanels, T>::kStages>& ring,
-                           const PlaneMaps& maps, const CachePlane& cache, const int32_t* table,
-                           const BlockWork& work, int first) {
-  auto& tile = shared.tiles[ring.stage];
-  Mbarrier& full = shared.full[ring.stage];
-  Wait(shared.empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.
+template <typename Stages>
+BATON_DEVICE void CopyTile(Stages& stages, Ring<Stages::kStages>& ring, const PlaneMaps& maps,
+                           const CachePlane& cache, const int32_t* table, const BlockWork& work,
+                           int first) {
+  auto& tile = stages.tiles[ring.stage];
+  Mbarrier& full = stages.full[ring.stage];
+  Wait(stages.empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.
   __syncwarp();  // All lanes have seen that phase before the next one can begin.
   if (threadIdx.x % 32 == 0) ArriveExpecting(full, sizeof(tile));
   for (int row = threadIdx.x % 32 * maps.box_rows; row < kStepKeys; row += 32 * maps.box_rows) {
@@ -200,18 +128,20 @@ BATON_DEVICE void CopyTile(Shared<kPanels, T>& shared, Ring<Shared<kPanels, T>::
   ring.Advance();
 }
 
-BATON_DEVICE int FirstStep(const BlockWork& work) {
-  return work.keys.begin / kStepKeys * kStepKeys;
-}
-
-template <int kPanels, typename T>
-BATON_DEVICE void Produce(Shared<kPanels, T>& shared, const PlaneMaps& k, const PlaneMaps& v,
+template <typename Shared>
+BATON_DEVICE void Produce(Shared& shared, const PlaneMaps& k, const PlaneMaps& v,
                           const Problem& args) {
-  Ring<Shared<kPanels, T>::kStages> ring;
+  auto& stages = shared.Copied();
+  Ring<std::remove_reference_t<decltype(stages)>::kStages> ring;
   Ring<kSlots> slots;
   Items items(args);
+  int64_t s = -1;  // Whose queries are in shared memory.
+  int kv_head = -1;
   while (true) {
-    const Item item = items.Next();
+    Item item = items.Next();
+    item.has_other_rows = item.work.s != s || item.work.kv_head != kv_head;
+    s = item.work.s;
+    kv_head = item.work.kv_head;
     Wait(shared.done[slots.stage], slots.parity ^ 1);
     __syncwarp();  // Likewise: an item without keys may be done at once.
     if (threadIdx.x % 32 == 0) {
@@ -223,8 +153,8 @@ BATON_DEVICE void Produce(Shared<kPanels, T>& shared, const PlaneMaps& k, const 
     const int32_t* table = TableOf(args, item.work.s);
     BATON_ROLLED
     for (int key = FirstStep(item.work); key < item.work.keys.end; key += kStepKeys) {
-      CopyTile(shared, ring, k, args.k_cache, table, item.work, key);
-      CopyTile(shared, ring, v, args.v_cache, table, item.work, key);
+      CopyTile(stages, ring, k, args.k_cache, table, item.work, key);
+      CopyTile(stages, ring, v, args.v_cache, table, item.work, key);
     }
   }
 }
@@ -238,11 +168,11 @@ BATON_DEVICE void Release(Mbarrier (&empty)[kStages], Ring<kStages>& ring) {
 }
 
 // Sums over the keys of an item, relative to its maxima.
-template <int kPanels, typename T>
-BATON_DEVICE void SumKeys(Shared<kPanels, T>& shared, Ring<Shared<kPanels, T>::kStages>& ring,
-                          const Problem& args, const BlockWork& work, float scale, Row (&rows)[2],
-                          float (&sums)[kPanels * kPanelColumns / 8][4]) {
-  constexpr int kDim = kPanels * kPanelColumns;
+template <typename Shared, int kDim = Shared::kPanels * kPanelColumns>
+BATON_DEVICE void SumKeys(Shared& shared, Ring<Shared::kStages>& ring, const Problem& args,
+                          const BlockWork& work, float scale, Row (&rows)[2],
+                          float (&sums)[kDim / 8][4]) {
+  using T = typename Shared::Element;
   const int lane = threadIdx.x % 32;
   // As the copies have swizzled them: chunks of 16 bytes trade places by their row.
   const auto at = [&](int row, int column) {
@@ -322,29 +252,34 @@ BATON_DEVICE void CountPartial(Stages& shared, Ring<1>& posts, uint32_t* counter
   Tell(shared, posts, {work.s, work.kv_head});
 }
 
-template <int kPanels, typename T>
-BATON_DEVICE void Consume(Shared<kPanels, T>& shared, const Problem& args, const Scratch& scratch,
+// The queries of an item. Some at a time: what the compiler knows of all stays in registers.
+template <int kDim, typename T>
+BATON_DEVICE void LoadRows(T (&q)[kRows][kRowElements<kDim>], const Problem& args,
+                           const BlockWork& work) {
+  BATON_ROLLED
+  for (int index = threadIdx.x % 32; index < kRows * kDim / 8; index += 4 * 32) {
+    BATON_UNROLL
+    for (int i = 0; i < 4; ++i) LoadQuery<kDim>(q, args, work, index + 32 * i);
+  }
+  CommitCopies();
+  WaitCopies<0>();
+  __syncwarp();
+}
+
+template <typename Shared>
+BATON_DEVICE void Consume(Shared& shared, const Problem& args, const Scratch& scratch,
                           uint32_t* counters, float scale) {
-  constexpr int kDim = kPanels * kPanelColumns;
+  constexpr int kDim = Shared::kPanels * kPanelColumns;
   const int lane = threadIdx.x;
-  Ring<Shared<kPanels, T>::kStages> ring;
+  Ring<Shared::kStages> ring;
   Ring<kSlots> slots;
   Ring<1> posts;
-  int64_t s = -1;  // Whose queries are in shared memory.
-  int kv_head = -1;
   while (true) {
     Wait(shared.listed[slots.stage], slots.parity);
     const Item& item = shared.items[slots.stage];
     const BlockWork& work = item.work;
     if (work.s < 0) break;
-    if (work.s != s || work.kv_head != kv_head) {
-      LoadQueries<kDim, 1>(shared.q, args, work);
-      CommitCopies();
-      WaitCopies<0>();
-      __syncwarp();
-      s = work.s;
-      kv_head = work.kv_head;
-    }
+    if (item.has_other_rows) LoadRows<kDim>(shared.q, args, work);
     Row rows[2] = {RowOf(args, work, lane / 4), RowOf(args, work, lane / 4 + 8)};
     float sums[kDim / 8][4] = {};
     SumKeys(shared, ring, args, work, scale * ScaleOf(args.k_cache, work.kv_head), rows, sums);
@@ -358,8 +293,9 @@ BATON_DEVICE void Consume(Shared<kPanels, T>& shared, const Problem& args, const
 
 // The rows of a KV head, of which each warp takes some, 64 columns at a time.
 template <int kWarps, typename T>
-BATON_DEVICE void MergeRows(const Problem& args, const Scratch& scratch, const Post& post) {
-  const int warp = threadIdx.x / 32 - 2, lane = threadIdx.x % 32;
+BATON_DEVICE void MergeRows(const Problem& args, const Scratch& scratch, const Post& post,
+                            int warp) {
+  const int lane = threadIdx.x % 32;
   const BlockWork work = WorkOfRows(args, post.s, post.kv_head, 0, kRows);
   const int first = work.keys.begin / kPartialKeys;
   const int last = work.keys.begin < work.keys.end ? (work.keys.end - 1) / kPartialKeys : first - 1;
@@ -378,8 +314,8 @@ BATON_DEVICE void MergeRows(const Problem& args, const Scratch& scratch, const P
   }
 }
 
-template <int kPanels, typename T>
-BATON_DEVICE void Merge(Shared<kPanels, T>& shared, const Problem& args, const Scratch& scratch) {
+template <int kWarps, typename Shared>
+BATON_DEVICE void Merge(Shared& shared, const Problem& args, const Scratch& scratch, int warp) {
   Ring<1> posts;
   while (true) {
     Wait(shared.posted, posts.parity);
@@ -388,36 +324,76 @@ BATON_DEVICE void Merge(Shared<kPanels, T>& shared, const Problem& args, const S
     if (threadIdx.x % 32 == 0) Arrive(shared.taken);
     posts.Advance();
     if (post.s < 0) return;
-    MergeRows<kMergers<kPanels>, T>(args, scratch, post);
+    MergeRows<kWarps, typename Shared::Element>(args, scratch, post, warp);
   }
 }
 
-template <int kPanels, typename T>
-__global__ void __launch_bounds__(kThreads<kPanels>, 2)
+// Tiles of codes become tiles, in the order in which warp 0 reads them.
+template <typename Shared>
+BATON_DEVICE void Convert(Shared& shared, const Problem& args, int warp) {
+  Ring<CodeTiles::kStages> codes;
+  Ring<Shared::kStages> ring;
+  Ring<kSlots> slots;
+  while (true) {
+    Wait(shared.listed[slots.stage], slots.parity);
+    const BlockWork& work = shared.items[slots.stage].work;
+    if (work.s < 0) return;
+    const int steps = (work.keys.end - FirstStep(work) + kStepKeys - 1) / kStepKeys;
+    BATON_ROLLED
+    for (int i = 0; i < 2 * steps; ++i) {
+      Wait(shared.codes.full[codes.stage], codes.parity);
+      Wait(shared.empty[ring.stage], ring.parity ^ 1);
+      ConvertTile(shared.tiles[ring.stage], shared.codes.tiles[codes.stage], args.k_cache.dtype,
+                  warp);
+      Release(shared.codes.empty, codes);
+      Release(shared.full, ring);
+    }
+    Release(shared.done, slots);
+  }
+}
+
+template <int kPanels, typename T, bool kIsFp8>
+BATON_DEVICE void InitMbarriers(Shared<kPanels, T, kIsFp8>& shared) {
+  for (int stage = 0; stage < shared.kStages; ++stage) {
+    InitMbarrier(shared.full[stage], kIsFp8 ? kConverters : 1);
+    InitMbarrier(shared.empty[stage], 1);
+  }
+  for (int slot = 0; slot < kSlots; ++slot) {
+    InitMbarrier(shared.listed[slot], 1);
+    InitMbarrier(shared.done[slot], kIsFp8 ? 1 + kConverters : 1);
+  }
+  InitMbarrier(shared.posted, 1);
+  InitMbarrier(shared.taken, kMergers<kPanels, kIsFp8>);
+  if constexpr (kIsFp8) {
+    for (int stage = 0; stage < CodeTiles::kStages; ++stage) {
+      InitMbarrier(shared.codes.full[stage], 1);
+      InitMbarrier(shared.codes.empty[stage], kConverters);
+    }
+  }
+}
+
+template <int kPanels, typename T, bool kIsFp8>
+__global__ void __launch_bounds__(kThreads<kPanels, kIsFp8>, 2)
     DecodeSm90Kernel(const __grid_constant__ PlaneMaps k, const __grid_constant__ PlaneMaps v,
                      Problem args, Scratch scratch, uint32_t* counters, float scale) {
-  auto& shared = SharedMemory<Shared<kPanels, T>>();
+  constexpr int kWarps = kMergers<kPanels, kIsFp8>;
+  auto& shared = SharedMemory<Shared<kPanels, T, kIsFp8>>();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < shared.kStages; ++stage) {
-      InitMbarrier(shared.full[stage], 1);
-      InitMbarrier(shared.empty[stage], 1);
-    }
-    for (int slot = 0; slot < kSlots; ++slot) {
-      InitMbarrier(shared.listed[slot], 1);
-      InitMbarrier(shared.done[slot], 1);
-    }
-    InitMbarrier(shared.posted, 1);
-    InitMbarrier(shared.taken, kMergers<kPanels>);
+    InitMbarriers(shared);
     FenceProxy();
   }
   __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (warp == 0) {  // LoadQueries counts threads from 0.
+  if (warp == 0) {
     Consume(shared, args, scratch, counters, scale);
   } else if (warp == 1) {
     Produce(shared, k, v, args);
-  } else {
-    Merge(shared, args, scratch);
+  } else if constexpr (!kIsFp8) {
+    Merge<kWarps>(shared, args, scratch, warp - 2);
+  } else if (warp % 2 == 0) {
+    Merge<kWarps>(shared, args, scratch, warp / 2 - 1);
+  } else {  // Not in the quarter of an SM where warp 0 of this block or of the other one is.
+    Convert(shared, args, warp / 2 - 1);
   }
 }
 
@@ -428,12 +404,15 @@ namespace {
 using attention::Problem;
 using attention::decode::PlaneMaps;
 
+// Elements of a map are of 16 bits: of codes they are pairs.
 cudaError_t MapsOf(PlaneMaps& maps, const CachePlane& cache) {
+  const int64_t size = SizeOf(cache.dtype);
   const auto of = [](int64_t x) { return static_cast<uint64_t>(x); };
-  const std::array sizes = {of(cache.dim), of(cache.block_size), of(cache.num_heads),
+  const std::array sizes = {of(cache.dim * size / 2), of(cache.block_size), of(cache.num_heads),
                             of(cache.num_blocks)};
-  const std::array strides = {of(attention::TokenStride(cache) * 2),
-                              of(attention::HeadStride(cache) * 2), of(cache.block_stride * 2)};
+  const std::array strides = {of(attention::TokenStride(cache) * size),
+                              of(attention::HeadStride(cache) * size),
+                              of(cache.block_stride * size)};
   maps.box_rows = std::gcd(cache.block_size, attention::decode::kMostBoxRows);
   std::array<uint32_t, 4> box = {attention::decode::kPanelColumns, 1, 1, 1};
   const cudaError_t error = EncodeTensorMap(maps.rows, cache.data, sizes, strides, box);
@@ -442,7 +421,16 @@ cudaError_t MapsOf(PlaneMaps& maps, const CachePlane& cache) {
   return EncodeTensorMap(maps.boxes, cache.data, sizes, strides, box);
 }
 
-template <int kPanels, typename T>
+// Rows of codes that tensor copies can fetch, and that are not longer than a row of a tile.
+bool AreCopied(const CachePlane& cache) {
+  const auto whole = [](int64_t bytes) { return bytes % 16 == 0; };
+  return cache.dim <= 2 * attention::decode::kPanelColumns &&
+         whole(static_cast<int64_t>(reinterpret_cast<uintptr_t>(cache.data))) &&
+         whole(attention::TokenStride(cache)) && whole(attention::HeadStride(cache)) &&
+         whole(cache.block_stride);
+}
+
+template <int kPanels, bool kIsFp8, typename T>
 cudaError_t LaunchDecode(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
   PlaneMaps k, v;
   if (const cudaError_t error = MapsOf(k, args.k_cache); error != cudaSuccess) return error;
@@ -452,26 +440,33 @@ cudaError_t LaunchDecode(const Problem& args, const AttentionRoom& room, cudaStr
   const cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   const attention::Scratch scratch{NumPartials(args), args.k_cache.dim, args.scratch};
-  return Launch(attention::decode::DecodeSm90Kernel<kPanels, T>, dim3(2 * sms),
-                attention::decode::kThreads<kPanels>,
-                sizeof(attention::decode::Shared<kPanels, T>), stream, k, v, args, scratch,
+  return Launch(attention::decode::DecodeSm90Kernel<kPanels, T, kIsFp8>, dim3(2 * sms),
+                attention::decode::kThreads<kPanels, kIsFp8>,
+                sizeof(attention::decode::Shared<kPanels, T, kIsFp8>), stream, k, v, args, scratch,
                 room.counters.data(), attention::ScaleOfScores(args));
 }
 
 // Columns behind the head are zeros.
 template <typename T>
 cudaError_t ChoosePanels(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
-  if (args.k_cache.dim <= 64) return LaunchDecode<1, T>(args, room, stream);
-  if (args.k_cache.dim <= 128) return LaunchDecode<2, T>(args, room, stream);
-  if (args.k_cache.dim <= 192) return LaunchDecode<3, T>(args, room, stream);
-  return LaunchDecode<4, T>(args, room, stream);
+  const int dim = args.k_cache.dim;
+  if (IsFp8(args.k_cache.dtype)) {
+    return dim <= 64 ? LaunchDecode<1, true, T>(args, room, stream)
+                     : LaunchDecode<2, true, T>(args, room, stream);
+  }
+  if (dim <= 64) return LaunchDecode<1, false, T>(args, room, stream);
+  if (dim <= 128) return LaunchDecode<2, false, T>(args, room, stream);
+  if (dim <= 192) return LaunchDecode<3, false, T>(args, room, stream);
+  return LaunchDecode<4, false, T>(args, room, stream);
 }
 
 }  // namespace
 
 bool IsDecodeOfSm90(const Problem& args, const AttentionRoom& room) {
   const int64_t rows = int64_t{args.max_query_len} * (args.num_heads / args.k_cache.num_heads);
-  return rows <= attention::decode::kRows && args.k_cache.dtype == args.q.dtype &&
+  return rows <= attention::decode::kRows &&
+         (args.k_cache.dtype == args.q.dtype ||
+          (IsFp8(args.k_cache.dtype) && AreCopied(args.k_cache) && AreCopied(args.v_cache))) &&
          args.scratch != nullptr && args.k_cache.num_blocks > 0 &&
          args.num_seqs * args.k_cache.num_heads <= std::ssize(room.counters) && TakesSm90Forms();
 }

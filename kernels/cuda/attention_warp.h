@@ -8,20 +8,26 @@
 
 namespace baton::cuda::attention {
 
+// Eight elements of Q.
+template <int kDim, typename T>
+BATON_DEVICE void LoadQuery(T (*tile)[kRowElements<kDim>], const Problem& args,
+                            const BlockWork& work, int index) {
+  constexpr int kChunks = kDim / 8;
+  const int dim = args.k_cache.dim;
+  const int row = index / kChunks, column = index % kChunks * 8;
+  const bool live = row < work.num_rows && column < dim;
+  const int query = (work.first_row + row) / work.group;
+  const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
+  const int64_t at =
+      live ? (work.sequence.first_token + query) * args.q_stride + int64_t{head} * dim + column : 0;
+  CopyAsync(&tile[row][column], static_cast<const T*>(args.q.data) + at, live);
+}
+
 template <int kDim, int kWarps, typename T>
 BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args,
                               const BlockWork& work) {
-  constexpr int kChunks = kDim / 8;
-  const int dim = args.k_cache.dim;
-  for (int index = threadIdx.x; index < kRowsOf<kWarps> * kChunks; index += kThreadsOf<kWarps>) {
-    const int row = index / kChunks, column = index % kChunks * 8;
-    const bool live = row < work.num_rows && column < dim;
-    const int query = (work.first_row + row) / work.group;
-    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const int64_t at =
-        live ? (work.sequence.first_token + query) * args.q_stride + int64_t{head} * dim + column
-             : 0;
-    CopyAsync(&tile[row][column], static_cast<const T*>(args.q.data) + at, live);
+  for (int index = threadIdx.x; index < kRowsOf<kWarps> * kDim / 8; index += kThreadsOf<kWarps>) {
+    LoadQuery<kDim>(tile, args, work, index);
   }
 }
 

@@ -74,6 +74,18 @@ __device__ __forceinline__ uint32_t RoundPair(float low, float high) {
   return pair;
 }
 
+// The products of two pairs of T (Bf16 or F16), to the nearest, ties to even; subnormals count.
+template <typename T>
+__device__ __forceinline__ uint32_t MultiplyPairs(uint32_t a, uint32_t b) {
+  uint32_t pair;
+  if constexpr (T::kIsBf16) {  // sm_80 has no mul of them: a sum with -0 changes no product.
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000u));
+  } else {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+  }
+  return pair;
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane 8 j + i names row i of matrix j.
 __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -5,8 +5,8 @@
 // four warps starts and later waits for; clusters of up to 8 blocks, neighbours in x, which store
 // into each other's shared memory. Kernels keep these rules besides those of dialect.h:
 // - Tiles are [rows][64] 16-bit elements at multiples of 1024 bytes; copies swizzle them, and wgmma
-//   takes them so. Nothing else writes them; zeros may, before a FenceProxy() and a barrier.
-//   ldmatrix reads them where the swizzle has put them: chunk i of 16 bytes of row r is at
+//   takes them so. Nothing else writes what wgmma reads; zeros may, before a FenceProxy() and a
+//   barrier. ldmatrix reads them where the swizzle has put them: chunk i of 16 bytes of row r is at
 //   i ^ r % 8.
 // - An mbarrier is initialised, then FenceProxy(), then __syncthreads().
 // - Sums of wgmma are touched only between WaitProducts of their last group and FenceSums; operands

@@ -128,6 +128,15 @@ __attribute__((noinline, no_sanitize("thread"))) inline uint32_t atomicInc(uint3
 }
 // The place of the lowest bit, counted from 1.
 inline int __ffs(int x) { return __builtin_ffs(x); }
+// Of the eight bytes of (low, high), one for each of the selector's lowest four nibbles.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t both = uint64_t{high} << 32 | low;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    bytes |= static_cast<uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return bytes;
+}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
@@ -184,6 +193,11 @@ inline float Log2(float x) { return log2f(x); }
 template <typename T>
 uint32_t RoundPair(float low, float high) {
   return emulation::RoundToHalf(T::kIsBf16, low) | emulation::RoundToHalf(T::kIsBf16, high) << 16;
+}
+template <typename T>
+uint32_t MultiplyPairs(uint32_t a, uint32_t b) {
+  const auto half = [](uint32_t bits) { return emulation::HalfToFloat(T::kIsBf16, bits); };
+  return RoundPair<T>(half(a) * half(b), half(a >> 16) * half(b >> 16));
 }
 inline void LoadMatrices(uint32_t (&out)[4], const void* row, BATON_SITE) {
   emulation::LoadMatrices(out, row, /*transposed=*/false, site);

@@ -104,7 +104,7 @@ TEST_F(CudaOpsTest, ProductsNameWhatIsWrong) {
                          {"a_stride", [](auto& a) { a.a_stride = kDim - 1; }},
                          {"out_stride", [](auto& a) { a.out_stride = INT32_MIN; }}});
   // Of segments whose sums have no room for one row.
-  constexpr int64_t kWide = (int64_t{32} << 20) / sizeof(float) / 8 + 1;
+  constexpr int64_t kWide = (int64_t{1} << 30) / sizeof(float) / 8 + 1;
   const PackedMatrix wide(kWide, 256, kBF16, WeightFormat::kCuda,
                           Allocate(8, MemoryKind::kDevice));
   GemmArgs segments = args;

@@ -189,13 +189,18 @@ TEST(CudaRunnerTest, ALayerOfALlamaIsEightLaunches) {
 }
 #endif
 
-// 32 MiB for partial results of 512 keys, of 130 floats for each of 32 heads, as of Llama 3 8B.
+// 32 MiB, or more on a GPU of sm_90, for partial results of 512 keys, of 130 floats for each of 32
+// heads, as of Llama 3 8B.
 TEST(CudaRunnerTest, GraphsAreForWhatAttentionHasScratchMemoryFor) {
   const Processors gpu = *MakeDevice({.device = "cuda"});
   const ModelNeeds llama{.num_heads = 32, .num_kv_heads = 8, .head_dim = 128};
+#if defined(BATON_CUDA_DEVICE)
+  EXPECT_GE(gpu.device->LongestReplay(128, llama), 15 * 512);
+#else
   EXPECT_EQ(gpu.device->LongestReplay(1, llama), 2016 * 512);
   EXPECT_EQ(gpu.device->LongestReplay(8, llama), 252 * 512);
   EXPECT_EQ(gpu.device->LongestReplay(128, llama), 15 * 512);
+#endif
   // One partial needs none.
   EXPECT_EQ(gpu.device->LongestReplay(128, {.num_heads = 512, .head_dim = 256}), 512);
 }
@@ -222,7 +227,8 @@ TEST(CudaRunnerTest, GraphsOfAModelOfLongSequencesLaunchWhatAPassDoes) {
 }
 #endif
 
-// Of tiny-kjv's 3.2 million parameters, in bf16; with the 32 MiB that attention may use.
+// Of tiny-kjv's 3.2 million parameters, in bf16; with the 32 MiB that attention may use,
+// or a 512th of a GPU's memory.
 TEST(CudaRunnerTest, MemoryIsCountedByWhatTakesIt) {
   RunnerOptions options = Options();
   options.graphs = false;
@@ -236,7 +242,7 @@ TEST(CudaRunnerTest, MemoryIsCountedByWhatTakesIt) {
   EXPECT_GT(memory.weights, 4'000'000);
   EXPECT_LT(memory.weights, 8'000'000);
   EXPECT_GT(memory.workspace, 32 << 20);
-  EXPECT_LT(memory.workspace, 48 << 20);
+  EXPECT_LT(memory.workspace, (48 << 20) + memory.total / 512);
 }
 
 // A CPU that rounds to bf16 in the same places says nearly the same.

@@ -29,6 +29,10 @@ PTX = {
     "Log2": ['asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
     "RoundPair": [f'asm("cvt.rn.{t}.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));'
                   for t in ("bf16x2", "f16x2")],
+    "MultiplyPairs": [
+        'asm("fma.rn.bf16x2 %0, %1, %2, %3;" '
+        ': "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000u));',
+        'asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));'],
     "LoadMatrices": [
         'asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" '
         ': "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) '
