@@ -32,10 +32,6 @@ BATON_DEVICE auto& Flat(T (&array)[kCount][kEach]) {
   return reinterpret_cast<T(&)[kCount * kEach]>(array);
 }
 
-// What all threads of a warp have alike, so that the compiler knows: addresses of tiles stay out of
-// the registers of each thread.
-BATON_DEVICE int Uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
 // Begins the products of Q and the next tile of K. Nothing else may touch the registers of scores
 // until EndScores.
 template <typename Shape, typename T>

@@ -110,12 +110,12 @@ BATON_DEVICE void MultiplySegment(Stages& shared, int consumer, int tiles, Ring&
   int before = 0;  // The stage whose products may be in flight.
   BATON_ROLLED
   for (int tile = 0; tile < tiles; ++tile, ring.Advance()) {
-    Wait(shared.full[ring.stage], ring.parity);
+    const int stage = Uniform(ring.stage);
+    Wait(shared.full[stage], ring.parity);
     FenceSums(sums);
     BATON_UNROLL
     for (int k = 0; k < kTileK; k += 16) {
-      MultiplyAsync(sums, &shared.rows[ring.stage][64 * consumer][k],
-                    &shared.columns[ring.stage][0][k]);
+      MultiplyAsync(sums, &shared.rows[stage][64 * consumer][k], &shared.columns[stage][0][k]);
     }
     CommitProducts();
     WaitProducts<1>();
@@ -182,7 +182,7 @@ BATON_DEVICE void Store(const Problem& problem, int64_t tile_row, int64_t tile_c
 
 template <typename Out, bool kFolds, typename Stages>
 BATON_DEVICE void Consume(Stages& shared, const Problem& problem) {
-  const int consumer = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
+  const int consumer = Uniform(static_cast<int>(threadIdx.x) / kWarpgroup - 1);
   Ring<Stages::kStages> ring;
   ForEachTile(problem, [&](int row_tile, int column_tile) {
     float sums[Stages::kSums];

@@ -102,17 +102,17 @@ BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSum
                            const Copy& copy) {
   BATON_UNROLL
   for (int i = 0; i < Stages::kSums; ++i) sums[i] = 0;
-  const int first_row = 64 * (static_cast<int>(threadIdx.x) / gemm_sm90::kWarpgroup);
+  const int first_row = 64 * Uniform(static_cast<int>(threadIdx.x) / gemm_sm90::kWarpgroup);
   Ring<Stages::kStages> ring, before;  // The stage before: its products may be in flight.
   int tile = 0;
   BATON_ROLLED
   do {  // There is a tile, of which the compiler has to know.
-    Wait(shared.full[ring.stage], ring.parity);
+    const int stage = Uniform(ring.stage);
+    Wait(shared.full[stage], ring.parity);
     FenceSums(sums);
     BATON_UNROLL
     for (int k = 0; k < kTileK; k += 16) {
-      MultiplyAsync(sums, &shared.weights[ring.stage][first_row][k],
-                    &shared.tokens[ring.stage][0][k]);
+      MultiplyAsync(sums, &shared.weights[stage][first_row][k], &shared.tokens[stage][0][k]);
     }
     CommitProducts();
     WaitProducts<1>();
@@ -331,7 +331,8 @@ ConstFloats FirstRow(const GemmArgs& args) {
 
 bool SmallGemmSm90Pays(const GemmArgs& args) {
   if (args.m <= kMostTokens / 2) return true;
-  if (args.m > 2 * kMostTokens) return false;
+  // Segments of more would be more clusters than an H100 runs at a time.
+  if (args.m > (args.segments > 1 ? kMostTokens : 2 * kMostTokens)) return false;
   const int64_t others =
       int64_t{BlocksFor(args.m, gemm_sm90::kTile)} * BlocksFor(args.n(), gemm_sm90::kTile);
   return (args.segments > 1 ? others : 2 * others) < gemm_sm90::kSms;

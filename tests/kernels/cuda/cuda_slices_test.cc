@@ -11,9 +11,19 @@ namespace {
 
 using testing::HasSubstr;
 
-using SlicesTest = CudaDeviceTest;
-
 constexpr int64_t kMib = int64_t{1} << 20;
+
+// Of a device whose own memory is 32 MiB in a piece of 36, behind which little is left.
+class SlicesTest : public CudaDeviceTest {
+ protected:
+  void SetUp() override {
+    CudaDeviceTest::SetUp();
+    const int64_t taken = device_->Memory()->taken;
+    if (taken > 64 * kMib) {
+      GTEST_SKIP() << "pieces are larger where the device took " << taken << " B";
+    }
+  }
+};
 
 TEST(CudaSlicesTest, PiecesGrowWithWhatIsTakenAndAreWholeGranules) {
   EXPECT_EQ(CudaSlices::PieceFor(1, 0), 2 * kMib);

@@ -129,7 +129,9 @@ TEST_F(GemmSm90ChoiceTest, IsForSomeRowsWhereItHasABlockForEachSm) {
     EXPECT_EQ(form(64, tiles * 128, segments), GemmForm::kFewRowsSm90);
     EXPECT_EQ(form(65, (tiles - 1) * 128, segments), GemmForm::kFewRowsSm90);
     EXPECT_EQ(form(65, (tiles - 1) * 128 + 1, segments), GemmForm::kManyRowsSm90);
-    EXPECT_EQ(form(129, (tiles / 2 - 1) * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(128, (tiles - 1) * 128, segments), GemmForm::kFewRowsSm90);
+    EXPECT_EQ(form(129, (tiles / 2 - 1) * 128, segments),
+              segments == 1 ? GemmForm::kFewRowsSm90 : GemmForm::kManyRowsSm90);
     EXPECT_EQ(form(256, (tiles / 2 - 1) * 128 + 1, segments), GemmForm::kManyRowsSm90);
   }
 }
