@@ -13,7 +13,7 @@ namespace small_gemm_sm90 {
 using gemm::kTileK;
 
 // A block multiplies up to kRows rows of the weights, wgmma's rows, with up to kTokens tokens, its
-// columns, over one segment of k: a warpgroup for each 64 rows, of which the first thread copies.
+// columns, over one segment of k: a warpgroup for each 64 rows, and behind them a warp that copies.
 // Blocks of a grid: segments along x, tiles of tokens along y, of weights along z, so that those
 // which share weights run at the same time.
 constexpr int kMostTokens = 128;
@@ -32,7 +32,8 @@ constexpr int BlocksOfSm(int tokens) { return tokens == kMostTokens ? 1 : 2; }
 template <typename T, int kRows_, int kTokens_>
 struct Shared {
   static constexpr int kRows = kRows_, kTokens = kTokens_;
-  static constexpr int kThreads = kRows / 64 * gemm_sm90::kWarpgroup;
+  static constexpr int kThreads = kRows / 64 * gemm_sm90::kWarpgroup;  // That multiply.
+  static constexpr int kBlockThreads = kThreads + 32;
   static constexpr int kStages = StagesFor(kRows, kTokens);
   static constexpr int kSums = kTokens / 2;  // Of each thread.
 
@@ -95,16 +96,26 @@ BATON_DEVICE void ClearRows(Stages& shared, int first, int stages) {
   }
 }
 
-// The sums of the block's segment, from zero. `copy(tile, stage)` is called by the first thread for
-// a stage that nobody reads any more; it has done so for the first tiles.
-template <typename Stages, typename Copy>
-BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSums],
-                           const Copy& copy) {
+// Copies all tiles behind the first, which fill the stages: each to one that nobody reads any more.
+template <bool kGated, typename Stages>
+BATON_DEVICE void CopyOthers(Stages& shared, const TensorMap& weights, const TensorMap& tokens,
+                             const Problem& problem) {
+  Ring<Stages::kStages> ring;
+  BATON_ROLLED
+  for (int tile = Stages::kStages; tile < problem.tiles; ++tile, ring.Advance()) {
+    Wait(shared.empty[ring.stage], ring.parity);
+    CopyTile<kGated>(shared, weights, tokens, problem, tile, ring.stage);
+  }
+}
+
+// The sums of the block's segment, from zero.
+template <typename Stages>
+BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSums]) {
   BATON_UNROLL
   for (int i = 0; i < Stages::kSums; ++i) sums[i] = 0;
   const int first_row = 64 * Uniform(static_cast<int>(threadIdx.x) / gemm_sm90::kWarpgroup);
-  Ring<Stages::kStages> ring, before;  // The stage before: its products may be in flight.
-  int tile = 0;
+  Ring<Stages::kStages> ring;
+  int tile = 0, before = 0;  // The stage whose products may be in flight.
   BATON_ROLLED
   do {  // There is a tile, of which the compiler has to know.
     const int stage = Uniform(ring.stage);
@@ -116,15 +127,9 @@ BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSum
     }
     CommitProducts();
     WaitProducts<1>();
+    if (tile > 0 && threadIdx.x % 32 == 0) Arrive(shared.empty[before]);
+    before = stage;
     ring.Advance();
-    if (tile == 0) continue;
-    if (threadIdx.x % 32 == 0) Arrive(shared.empty[before.stage]);
-    const int next = tile - 1 + Stages::kStages;
-    if (threadIdx.x == 0 && next < tiles) {
-      Wait(shared.empty[before.stage], before.parity);
-      copy(next, before.stage);
-    }
-    before.Advance();
   } while (++tile < tiles);
   FinishSums(sums);
 }
@@ -152,7 +157,7 @@ BATON_DEVICE void StoreSum(const Problem& problem, int row, int token, float sum
 //   stores -> second barrier -> additions: all sums of the block's own threads are there.
 // Behind the second barrier a block touches its own memory alone, and may end before the others.
 template <typename Out, typename Stages>
-BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
+BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem, bool is_copying,
                                const float (&sums)[Stages::kSums]) {
   constexpr int kSums = Stages::kSums, kMost = 8;
   const int segment = blockIdx.x, thread = threadIdx.x;
@@ -160,12 +165,14 @@ BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
   WaitCluster();
   BATON_UNROLL
   for (int i = 0; i < kSums; i += 4) {
+    if (is_copying) break;
     const int place = (segment * kSums + i) / 4 * threads + thread % threads;
     StoreRemote(shared.partials[place], thread / threads,
                 make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
   }
   ArriveCluster();
   WaitCluster();
+  if (is_copying) return;
   const auto* partials = reinterpret_cast<const float*>(shared.partials);
   for (int at = thread; at < kSums * threads; at += Stages::kThreads) {
     float parts[kMost];
@@ -187,22 +194,26 @@ BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
 
 // The first half of a tile's rows are gates, the other half their ups, which lie so many threads
 // behind as the tile has rows: those hand their sums over.
-template <typename T, typename Stages>
-BATON_DEVICE void GateAndStore(Stages& shared, const Problem& problem,
-                               const float (&sums)[Stages::kSums]) {
-  constexpr int kSums = Stages::kSums;
+template <typename Stages>
+BATON_DEVICE void HandUpsOver(Stages& shared, const Problem& problem,
+                              const float (&sums)[Stages::kSums]) {
   const int threads = problem.rows, thread = threadIdx.x;  // Of gates.
   BATON_UNROLL
-  for (int i = 0; i < kSums; i += 4) {
+  for (int i = 0; i < Stages::kSums; i += 4) {
     if (thread < threads || thread >= 2 * threads) continue;
     shared.partials[i / 4 * threads + thread - threads] =
         make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
   }
-  __syncthreads();
+}
+
+template <typename T, typename Stages>
+BATON_DEVICE void GateAndStore(const Stages& shared, const Problem& problem,
+                               const float (&sums)[Stages::kSums]) {
+  const int threads = problem.rows, thread = threadIdx.x;
   if (thread >= threads) return;
   const auto* ups = reinterpret_cast<const float*>(shared.partials);
   BATON_UNROLL
-  for (int i = 0; i < kSums; ++i) {
+  for (int i = 0; i < Stages::kSums; ++i) {
     const int64_t column = int64_t{blockIdx.z} * (problem.rows / 2) + RowOf(thread, i);
     const int token = TokenOf<Stages>(thread, i);
     if (column >= problem.n || token >= problem.m) continue;
@@ -217,25 +228,25 @@ BATON_DEVICE void GateAndStore(Stages& shared, const Problem& problem,
 }
 
 template <typename T, typename Out, int kRows, int kTokens, bool kGated>
-__global__ void __launch_bounds__(2 * kRows, BlocksOfSm(kTokens))
+__global__ void __launch_bounds__(2 * kRows + 32, BlocksOfSm(kTokens))
     SmallGemmSm90Kernel(const __grid_constant__ TensorMap weights,
                         const __grid_constant__ TensorMap tokens, Problem problem) {
   using Stages = Shared<T, kRows, kTokens>;
   auto& shared = SharedMemory<Stages>();
-  const auto copy = [&](int tile, int stage) {
-    CopyTile<kGated>(shared, weights, tokens, problem, tile, stage);
-  };
   const int first_tiles = min(Stages::kStages, problem.tiles);
-  if (threadIdx.x == 0) {
+  const bool is_copying = threadIdx.x >= Stages::kThreads;
+  if (threadIdx.x == Stages::kThreads) {
     for (int stage = 0; stage < Stages::kStages; ++stage) {
       InitMbarrier(shared.full[stage], 1);
       InitMbarrier(shared.empty[stage], Stages::kThreads / 32);  // A lane of each warp.
     }
     FenceProxy();
     BATON_ROLLED
-    for (int tile = 0; tile < first_tiles; ++tile) copy(tile, tile);
+    for (int tile = 0; tile < first_tiles; ++tile) {
+      CopyTile<kGated>(shared, weights, tokens, problem, tile, tile);
+    }
   }
-  if (problem.rows < kRows) {
+  if (problem.rows < kRows && !is_copying) {
     ClearRows(shared, problem.rows, first_tiles);
     FenceProxy();
   }
@@ -243,12 +254,19 @@ __global__ void __launch_bounds__(2 * kRows, BlocksOfSm(kTokens))
   if (!kGated && problem.segments > 1) ArriveCluster();
   __syncthreads();
   float sums[Stages::kSums];
-  Multiply(shared, problem.tiles, sums, copy);
+  if (!is_copying) {
+    Multiply(shared, problem.tiles, sums);
+  } else if (threadIdx.x == Stages::kThreads) {
+    CopyOthers<kGated>(shared, weights, tokens, problem);
+  }
   if constexpr (kGated) {
+    if (!is_copying) HandUpsOver(shared, problem, sums);
+    __syncthreads();
     GateAndStore<T>(shared, problem, sums);
   } else if (problem.segments > 1) {
-    FoldAndStore<Out>(shared, problem, sums);
-  } else {
+    __syncwarp();
+    FoldAndStore<Out>(shared, problem, is_copying, sums);
+  } else if (!is_copying) {
     BATON_UNROLL
     for (int i = 0; i < Stages::kSums; ++i) {
       StoreSum<Out>(problem, RowOf(threadIdx.x, i), TokenOf<Stages>(threadIdx.x, i), sums[i]);
@@ -291,10 +309,10 @@ cudaError_t LaunchSmall(const GemmArgs& args, Maps& maps, const Problem& problem
   const dim3 grid(problem.segments, BlocksFor(args.m, kTokens), BlocksFor(problem.n, outputs));
   using Stages = small_gemm_sm90::Shared<T, kRows, kTokens>;
   if (problem.segments == 1) {
-    return Launch(kernel, grid, Stages::kThreads, sizeof(Stages), stream, maps.weights, maps.tokens,
+    return Launch(kernel, grid, Stages::kBlockThreads, sizeof(Stages), stream, maps.weights, maps.tokens,
                   problem);
   }
-  return LaunchClusters(kernel, problem.segments, grid, Stages::kThreads, sizeof(Stages), stream,
+  return LaunchClusters(kernel, problem.segments, grid, Stages::kBlockThreads, sizeof(Stages), stream,
                         maps.weights, maps.tokens, problem);
 }
 

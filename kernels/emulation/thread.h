@@ -14,7 +14,7 @@
 namespace baton::emulation {
 
 inline constexpr int kMaxBlockThreads = 1024;
-inline constexpr int kMaxThreads = 2048;  // Of a cluster.
+inline constexpr int kMaxThreads = 3072;  // Of a cluster: actors have 12 bits.
 inline constexpr int kMostBlocks = 8;  // Of a cluster, on every GPU that has them.
 // Of a cluster's blocks. Each is an actor beside the threads: the copies that it counts write
 // memory.
