@@ -309,11 +309,11 @@ cudaError_t LaunchSmall(const GemmArgs& args, Maps& maps, const Problem& problem
   const dim3 grid(problem.segments, BlocksFor(args.m, kTokens), BlocksFor(problem.n, outputs));
   using Stages = small_gemm_sm90::Shared<T, kRows, kTokens>;
   if (problem.segments == 1) {
-    return Launch(kernel, grid, Stages::kBlockThreads, sizeof(Stages), stream, maps.weights, maps.tokens,
-                  problem);
+    return Launch(kernel, grid, Stages::kBlockThreads, sizeof(Stages), stream, maps.weights,
+                  maps.tokens, problem);
   }
-  return LaunchClusters(kernel, problem.segments, grid, Stages::kBlockThreads, sizeof(Stages), stream,
-                        maps.weights, maps.tokens, problem);
+  return LaunchClusters(kernel, problem.segments, grid, Stages::kBlockThreads, sizeof(Stages),
+                        stream, maps.weights, maps.tokens, problem);
 }
 
 template <typename T, typename Out, bool kGated>
