@@ -129,6 +129,7 @@ void SimNccl::Fail(const std::shared_ptr<SimComm>& comm) {
 void SimNccl::Leave(SimComm* comm) {
   for (const auto& exchange : comm->exchanges) exchange->is_over = true;
   comm->exchanges.clear();
+  comm->first.reset();
   comm->gpu = nullptr;
   const std::shared_ptr<SimComm> peer = comm->peer.lock();
   if (peer != nullptr && comm->tells_peer) Fail(peer);
@@ -166,6 +167,26 @@ Result SimNccl::Call(SimComm* comm, bool sends, std::byte* data, size_t bytes) {
   comm->gpu->Begin(exchange);
   comm->exchanges.push_back(exchange);
   ++comm->num_under_way;
+  if (std::exchange(comm->has_called, true)) {
+    PutLater(exchange);
+  } else {
+    Connect(exchange);
+  }
+  return Result::kInProgress;
+}
+
+// Connections are made at the first calls, by both ranks together.
+void SimNccl::Connect(const std::shared_ptr<Exchange>& exchange) {
+  const std::shared_ptr<SimComm> peer = exchange->comm->peer.lock();
+  if (peer == nullptr || !peer->has_called) {
+    exchange->comm->first = exchange;
+    return;
+  }
+  PutLater(exchange);
+  if (peer->first != nullptr) PutLater(std::exchange(peer->first, nullptr));
+}
+
+void SimNccl::PutLater(const std::shared_ptr<Exchange>& exchange) {
   world_.After(world_.Micros(1, 200), [this, exchange] {
     if (exchange->is_over) return;
     SimGpu* const gpu = exchange->comm->gpu;
@@ -174,7 +195,6 @@ Result SimNccl::Call(SimComm* comm, bool sends, std::byte* data, size_t bytes) {
     gpu->parts().turn();
     Meet(gpu);
   });
-  return Result::kInProgress;
 }
 
 void SimNccl::Meet(SimGpu* gpu) {

@@ -25,13 +25,16 @@ struct SimComm {
   bool tells_peer = false;  // Of its end; else the peer hears nothing, as over NVLink.
   bool has_failed = false;
   int num_under_way = 0;    // Calls that are not on the lane yet.
+  bool has_called = false;
+  std::shared_ptr<Exchange> first;  // Waits for the peer's call, without which nothing connects.
   std::deque<std::shared_ptr<Exchange>> exchanges;  // Not over, in the order of the calls.
 };
 
 // NCCL between the GPUs of all ranks, in virtual time, behind the library's entry points. An
 // operation holds its GPU's lane until the other rank's has come to the head of its own lane, bytes
-// have crossed and both have heard; an abort or a dead process ends it, an error does not. Drawn:
-// delays, the order among pairs, communicators that never come, errors, silence, spoiled bytes.
+// have crossed and both have heard; the first one gets there only when both ranks have called; an
+// abort or a dead process ends it, an error does not. Drawn: delays, the order among pairs,
+// communicators that never come, errors, silence, spoiled bytes.
 class SimNccl {
  public:
   // When something from `from` is at `to`.
@@ -56,6 +59,8 @@ class SimNccl {
   void Join(const std::shared_ptr<SimComm>& a, const std::shared_ptr<SimComm>& b);
   void Leave(SimComm* comm);
   void Fail(const std::shared_ptr<SimComm>& comm);
+  void Connect(const std::shared_ptr<Exchange>& exchange);
+  void PutLater(const std::shared_ptr<Exchange>& exchange);
   // If the heads of two lanes belong together.
   void Meet(SimGpu* gpu);
   void Cross(const std::shared_ptr<Exchange>& sent, const std::shared_ptr<Exchange>& received);

@@ -126,11 +126,13 @@ void Communicators::Begin(PairId id, Pair* pair, std::vector<Event>* out) {
   const absl::Status status =
       pair->receives ? library_->Receive(pair->comm, 1, operation.data, bytes, *lane)
                      : library_->Send(pair->comm, 0, operation.data, bytes, *lane);
-  if (status.ok()) {
-    pair->is_begun = true;
-  } else {
+  if (!status.ok()) {
     Fail(id, pair, status, out);
+    return;
   }
+  pair->is_begun = true;
+  if (std::exchange(pair->was_begun, true)) return;
+  out->push_back({.kind = EventKind::kBegun, .pair = id, .key = operation.key});
 }
 
 void Communicators::CollectIssued(std::vector<Event>* out) {

@@ -23,17 +23,18 @@ class Communicators {
  public:
   struct Event {
     enum class Kind : uint8_t {
-      kMade,    // Of Make: its id, for the peer.
+      kMade,  // Of Make: its id, for the peer.
       kUp,
-      kFailed,  // Or was not there in time: to be killed.
-      kIssued,  // The operation is on the lane; or never will be, as its pair was killed.
-      kEnded,   // It is behind what is known to be done of the lane.
-      kAborted, // After Kill: NCCL touches nothing of the pair any more.
-      kStuck,   // Instead: it may for ever.
+      kFailed,   // Or was not there in time: to be killed.
+      kBegun,    // Of a pair's first operation alone, which waits for the peer's to be connected.
+      kIssued,   // The operation is on the lane; or never will be, as its pair was killed.
+      kEnded,    // It is behind what is known to be done of the lane.
+      kAborted,  // After Kill: NCCL touches nothing of the pair any more.
+      kStuck,    // Instead: it may for ever.
     };
     Kind kind = Kind::kUp;
     PairId pair = 0;
-    BatchKey key;         // kIssued, kEnded.
+    BatchKey key;         // kBegun, kIssued, kEnded.
     UniqueId id;          // kMade.
     absl::Status status;  // kFailed.
   };
@@ -89,6 +90,7 @@ class Communicators {
     Duration waited{};     // For what the state says.
     std::deque<Operation> pending;  // The first may be in NCCL's hands already.
     bool is_begun = false;          // It is.
+    bool was_begun = false;         // Its first one has been.
     int num_issued = 0;             // On the lane.
   };
 

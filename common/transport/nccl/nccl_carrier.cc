@@ -279,6 +279,7 @@ void NcclCarrier::OnEvent(const Communicators::Event& event) {
     case EventKind::kFailed:
       if (link != nullptr) Drop(link, std::string(event.status.message()), /*tell=*/true);
       return;
+    case EventKind::kBegun:  // The peer is to send now: it reaches no lane before.
     case EventKind::kIssued:
       if (pair.receives) Do(receiving_.OnPosted(event.key));
       return;

@@ -90,6 +90,7 @@ Actions ReceivingBatches::OnGrantUnused(BatchKey key, uint32_t grant) {
 Actions ReceivingBatches::OnPosted(BatchKey key) {
   Batch* batch = pairs_.Find(key);
   if (batch == nullptr) return {};  // Leaked.
+  if (batch->state == State::kPosted) return {};  // Said when it had begun.
   batch->state = State::kPosted;
   if (batch->is_over) return {};
   return {{.kind = Kind::kPosted, .key = key, .grant = batch->last_grant}};

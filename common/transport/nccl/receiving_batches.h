@@ -32,6 +32,7 @@ class ReceivingBatches {
   Actions OnGrantUnused(BatchKey key, uint32_t grant);
 
   // The receive is on the stream, or its pair is to be killed; in each case an event is behind it.
+  // Before that of a pair's first one, too, when it has begun: it waits for the peer to send.
   Actions OnPosted(BatchKey key);
   Actions OnReceived(BatchKey key);
   Actions OnSummed(BatchKey key, const std::vector<uint64_t>& sums);

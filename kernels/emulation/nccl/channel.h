@@ -12,7 +12,7 @@
 
 namespace baton::emulation::nccl {
 
-enum class Kind : uint32_t { kReady = 1, kWork, kPayload, kTaken };
+enum class Kind : uint32_t { kReady = 1, kConnect, kWork, kPayload, kTaken };
 
 struct Message {
   Kind kind = Kind::kReady;

@@ -114,6 +114,9 @@ void Communicator::OnMessage(Message message) {
       case Kind::kReady:
         if (state_ == ncclInProgress) state_ = ncclSuccess;
         break;
+      case Kind::kConnect:
+        peer_connects_ = true;
+        break;
       case Kind::kWork:
         theirs_.push_back(Announced(message));
         Compare();
@@ -134,7 +137,7 @@ ncclResult_t Communicator::State() {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != ncclSuccess || pending_ == nullptr) return state_;
-    if (--questions_ > 0) return ncclInProgress;
+    if (!peer_connects_ || --questions_ > 0) return ncclInProgress;
     work = std::exchange(pending_, nullptr);
   }
   return Put(std::move(work), pending_stream_);
@@ -158,7 +161,9 @@ ncclResult_t Communicator::Enqueue(std::vector<Operation> operations, void* stre
     const std::lock_guard lock(mutex_);
     work->turn = turns_++;
     questions_ = static_cast<int>(random_.Below(4));
-    if (questions_ > 0) {
+    // Connections are made at the first call, by both ranks.
+    if (work->turn == 0) channel_->Post({.kind = Kind::kConnect});
+    if (questions_ > 0 || !peer_connects_) {
       pending_ = std::move(work);
       pending_stream_ = stream;
       return ncclInProgress;

@@ -105,6 +105,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Work> pending_;  // Has not reached its stream.
   void* pending_stream_ = nullptr;
   int questions_ = 0;  // Until it does.
+  bool peer_connects_ = false;  // The other rank has called ncclSend or ncclRecv.
   int64_t turns_ = 0;
   int64_t turn_ = 0;      // Whose turn it is.
   Work* ours_ = nullptr;  // Begun and not ended.

@@ -1,7 +1,7 @@
 // What the receiving carrier makes of the words of a peer that says anything: the peer here is a
 // test with a communicator of its own.
 
-
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -90,6 +90,8 @@ class NcclWordsTest : public testing::Test {
   // Until the carrier has said it; the last word of that kind.
   Word AwaitAt(const FakeEnd& end, Kind kind) {
     const auto has_said = [&]() -> absl::StatusOr<bool> {
+      // Its thread has its GPU; here the peer's was the last one. NCCL's late calls need theirs.
+      EXPECT_TRUE(gpu_.device->NativeLane(Lane::kExchange).ok());
       carrier_->Turn(SteadyNow());
       return !end.said.empty() && end.said.back().kind == kind;
     };
@@ -285,6 +287,25 @@ TEST_F(NcclWordsTest, ASilentPeerLosesTheCommunicatorInTime) {
   }
   EXPECT_EQ(end_.said.back().kind, Kind::kDead);
   EXPECT_EQ(carrier_->counters().pairs_failed, 1);
+}
+
+// Said while the receive waits for the peer's first call, without which NCCL connects nothing.
+TEST_F(NcclWordsTest, APeerThatNeverSendsWhatIsPostedLosesTheCommunicatorAndNoSlot) {
+  Tell({.kind = Kind::kAnnounce, .batch = 1, .frames = {FrameOf(1, 0)}});
+  const Word grant = Await(Kind::kGrant);
+  Tell({.kind = Kind::kReady, .batch = 1, .grant = grant.grant, .sums = {0}});
+  Time now = SteadyNow();
+  for (int i = 0; i < 400 && end_.said.back().kind != Kind::kDead; ++i) {
+    carrier_->Turn(now += std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(end_.said.back().kind, Kind::kDead);
+  EXPECT_EQ(std::ranges::count(end_.said, Kind::kPosted, &Word::kind), 1);
+  const auto is_free = [&]() -> absl::StatusOr<bool> {
+    carrier_->Turn(now);
+    return carrier_->counters().held_slots == 0;
+  };
+  EXPECT_TRUE(WaitUntil("the slot", std::chrono::seconds(60), is_free).ok());
+  EXPECT_EQ(carrier_->counters().leaked_slots, 0);
 }
 
 // Its thread does not come back to end what the other pair would post.

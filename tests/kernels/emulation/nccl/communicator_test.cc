@@ -75,10 +75,25 @@ class CommunicatorTest : public testing::Test {
     return WaitUntil("the pair", kLimit, [&] { return library_->AsyncState(comms_[rank]); });
   }
 
-  void Connect() {
+  void InitAndSettle() {
     Init();
     ASSERT_TRUE(Settle(0).ok());
     ASSERT_TRUE(Settle(1).ok());
+  }
+
+  // That both have called for.
+  void AwaitBytes() {
+    ASSERT_TRUE(Settle(0).ok());
+    ASSERT_TRUE(Settle(1).ok());
+    for (cudaStream_t stream : streams_) ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+
+  // By a byte: the connection is made at the first calls of both, and later ones wait for nobody.
+  void Connect() {
+    InitAndSettle();
+    ASSERT_TRUE(Receive(0, 1).ok());
+    ASSERT_TRUE(Send(1, 1).ok());
+    AwaitBytes();
   }
 
   absl::Status Send(int rank, size_t bytes) {
@@ -103,6 +118,34 @@ TEST_F(CommunicatorTest, SecondRankOnOneDeviceIsRefused) {
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(Settle(rank).message(), HasSubstr("duplicate GPU"));
   }
+}
+
+// Whichever call is first.
+TEST_F(CommunicatorTest, FirstCallIsInProgressUntilThePeerHasCalledToo) {
+  for (int seed = 1; seed <= 8; ++seed) {
+    Configure(("one_device=1 seed=" + std::to_string(seed)).c_str());
+    InitAndSettle();
+    const int first = seed % 2;
+    const auto call = [&](int rank) { return rank == 0 ? Receive(0, 1) : Send(1, 1); };
+    ASSERT_TRUE(call(first).ok());
+    for (int i = 0; i < 100; ++i) {
+      const absl::StatusOr<bool> settled = library_->AsyncState(comms_[first]);
+      ASSERT_TRUE(settled.ok());
+      ASSERT_FALSE(*settled);
+    }
+    // Nothing of it is on its stream.
+    EXPECT_EQ(cudaStreamSynchronize(streams_[first]), cudaSuccess);
+    ASSERT_TRUE(call(1 - first).ok());
+    AwaitBytes();
+    for (Comm*& comm : comms_) EXPECT_TRUE(library_->Abort(std::exchange(comm, nullptr)).ok());
+  }
+}
+
+TEST_F(CommunicatorTest, FirstCallWhosePeerGoesAwayFails) {
+  InitAndSettle();
+  ASSERT_TRUE(Receive(0, kBytes).ok());
+  EXPECT_TRUE(library_->Abort(std::exchange(comms_[1], nullptr)).ok());
+  EXPECT_TRUE(absl::IsUnavailable(Settle(0)));
 }
 
 TEST_F(CommunicatorTest, WorkBehindAReceiveWaitsUntilItIsMatched) {
@@ -238,8 +281,8 @@ TEST_F(CommunicatorTest, InitThatFailsSaysSo) {
 }
 
 TEST_F(CommunicatorTest, AsynchronousErrorStaysAndTheStreamStandsUntilAbort) {
-  Configure("one_device=1 fail=1");
   Connect();
+  Configure("one_device=1 fail=1");
   ASSERT_TRUE(Receive(0, kBytes).ok());
   ASSERT_TRUE(Settle(0).ok());
   cudaEventRecord(events_[0], streams_[0]);
@@ -255,8 +298,8 @@ TEST_F(CommunicatorTest, AsynchronousErrorStaysAndTheStreamStandsUntilAbort) {
 }
 
 TEST_F(CommunicatorTest, LostBytesNeverArriveThoughNobodySaysSo) {
-  Configure("one_device=1 lose=1");
   Connect();
+  Configure("one_device=1 lose=1");
   ASSERT_TRUE(Send(1, kBytes).ok());
   ASSERT_TRUE(Settle(1).ok());
   EXPECT_EQ(cudaEventQuery(events_[1]), cudaSuccess);

@@ -110,10 +110,18 @@ class NcclProcessesTest : public testing::Test {
     EXPECT_EQ(sender.Ask("init " + id + " 1"), "ok");
   }
 
+  // The connection is made at the first calls of both: by a byte that goes the other way, so that
+  // what is to happen to a sender or a receiver waits for the test's own bytes.
   static void Connect(RankProcess& receiver, RankProcess& sender) {
     Init(receiver, sender);
     EXPECT_EQ(receiver.Ask("ready"), "ready");
     EXPECT_EQ(sender.Ask("ready"), "ready");
+    sender.Tell("receive 1 1");
+    receiver.Tell("send 1 1");
+    for (RankProcess* rank : {&receiver, &sender}) {
+      EXPECT_EQ(rank->Hear(), "ok");
+      EXPECT_EQ(rank->Ask("done"), "right");
+    }
   }
 };
 
@@ -267,7 +275,7 @@ TEST_F(NcclProcessesTest, TwoOfOneRankAreRefused) {
 }
 
 TEST_F(NcclProcessesTest, CutConnectionIsHeardOfByBoth) {
-  RankProcess receiver("cut=1");
+  RankProcess receiver("cut=2");  // Behind that of Connect.
   RankProcess sender("");
   Connect(receiver, sender);
   receiver.Ask("receive 100 1");
@@ -277,7 +285,7 @@ TEST_F(NcclProcessesTest, CutConnectionIsHeardOfByBoth) {
 }
 
 TEST_F(NcclProcessesTest, FaultsOfBytesAreDoneToTheAskedWorkOnly) {
-  RankProcess receiver("spoil=2");
+  RankProcess receiver("spoil=3");
   RankProcess sender("");
   Connect(receiver, sender);
   for (const char* expected : {"right", "wrong", "right"}) {

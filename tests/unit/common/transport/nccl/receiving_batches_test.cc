@@ -188,6 +188,25 @@ TEST_F(ReceivingBatchesTest, ADeadPairHoldsTheStreamUntilItsEventAndItsAbort) {
   EXPECT_TRUE(batches_.OnReceived(kFirst).empty());
 }
 
+// A pair's first receive is posted when it has begun, and again when it is on the stream.
+TEST_F(ReceivingBatchesTest, WhatIsPostedTwiceIsSaidOnce) {
+  ToReady(batches_, kFirst);
+  EXPECT_EQ(KindsOf(batches_.OnPosted(kFirst)), Kinds{Kind::kPosted});
+  EXPECT_TRUE(batches_.OnPosted(kFirst).empty());
+  EXPECT_EQ(KindsOf(batches_.OnReceived(kFirst)), Kinds{Kind::kSum});
+}
+
+TEST_F(ReceivingBatchesTest, APairThatDiesBetweenBothKeepsItsSlotUntilItsEventAndItsAbort) {
+  ToPosted(batches_, kFirst);
+  ToReady(batches_, kOthers);
+  EXPECT_TRUE(batches_.Kill(kPair).empty()) << "the stream is taken, though nothing is on it";
+  EXPECT_TRUE(batches_.OnPosted(kFirst).empty());
+  EXPECT_TRUE(batches_.OnAborted(kPair).empty());
+  EXPECT_EQ(batches_.slots().free(), 2);
+  EXPECT_EQ(KindsOf(batches_.OnReceived(kFirst)), Kinds{Kind::kReceive});
+  EXPECT_EQ(batches_.slots().free(), 3);
+}
+
 TEST_F(ReceivingBatchesTest, AnAbortThatDoesNotReturnLeaksTheSlotAndLetsOthersGoOn) {
   ToPosted(batches_, kFirst);
   ToReady(batches_, kOthers);
