@@ -68,8 +68,8 @@ def product(count, t, operands, rest, inputs):
             f'{{{registers}}}, {operands}, {rest};" : {constraints} : {inputs} : "memory");')
 
 
-def tile_product(count, t):
-    return product(count, t, f"%{count}, %{count + 1}", "1, 1, 1, 0, 0",
+def tile_product(count, t, adds=1):
+    return product(count, t, f"%{count}, %{count + 1}", f"{adds}, 1, 1, 0, 0",
                    '"l"(TileDescriptor(a)), "l"(TileDescriptor(b))')
 
 
@@ -111,6 +111,7 @@ PTX_SM90 = {
     "PinOperands": ['asm volatile("" : "+r"(operands[i])::"memory");'],
     "MultiplyAsync": [*(tile_product(count, t) for count in (64, 128, 4, 8, 16, 32) for t in ("bf16", "f16")),
                       *(held_product(count, t) for count in (32, 64) for t in ("bf16", "f16"))],
+    "MultiplyAnewAsync": [tile_product(32, t, adds=0) for t in ("bf16", "f16")],
     "CommitProducts": ['asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'],
     "WaitProducts": ['asm volatile("wgmma.wait_group.sync.aligned %0;" '
                      '::"n"(kPendingGroups) : "memory");'],
