@@ -11,8 +11,8 @@ namespace baton::cuda {
 // Any number of rows is right.
 cudaError_t SmallGemmSm90(const GemmArgs& args, cudaStream_t stream);
 
-// Whether it is rather for it than for GemmSm90: up to 64 rows, and up to 256 if that would leave
-// SMs without a block which this gives one.
+// Whether it is rather for it than for GemmSm90: up to 64 rows, and up to 256, or 128 of several
+// segments, if that would leave SMs without a block which this gives one.
 bool SmallGemmSm90Pays(const GemmArgs& args);
 
 // The same of what GatedGemmServes, with the bits of GatedGemm.
