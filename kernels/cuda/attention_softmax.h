@@ -103,11 +103,14 @@ BATON_DEVICE float RowSum(float x) {
 
 BATON_DEVICE void MaskScores(const Row (&rows)[2], int first_key, int lane,
                              float (&scores)[kStepKeys / 8][4]) {
-  if (SeesAllAlike(rows[0], first_key) && SeesAllAlike(rows[1], first_key)) return;
   BATON_UNROLL
-  for (int i = 0; i < kStepKeys / 2; ++i) {
-    float& x = scores[i / 4][i % 4];
-    x = ScoreOf(rows[i / 2 % 2], x, first_key + 8 * (i / 4) + lane % 4 * 2 + i % 2);
+  for (int h = 0; h < 2; ++h) {
+    if (SeesAllAlike(rows[h], first_key)) continue;
+    BATON_UNROLL
+    for (int i = 0; i < kStepKeys / 4; ++i) {
+      float& x = scores[i / 2][2 * h + i % 2];
+      x = ScoreOf(rows[h], x, first_key + 8 * (i / 2) + lane % 4 * 2 + i % 2);
+    }
   }
 }
 
