@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --emulated) preset=emulated ;;
     --no-build) build=0 ;;
-    --nccl) nccl=${2:?--nccl needs a file}; shift ;;
+    --nccl) nccl=$(cd "$OLDPWD" && realpath -e "${2:?--nccl needs a file}"); shift ;;
     -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "pack.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
