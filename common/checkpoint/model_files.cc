@@ -102,8 +102,8 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
   // Workers that pair must end an answer at the same tokens.
   const std::string description = absl::StrCat(Describe(config), DescribeFeatures(config),
                                                " end tokens ", absl::StrJoin(eos, ","));
-  const uint64_t digest = XXH3_64bits_withSeed(description.data(), description.size(),
-                                               files.Digest(options.num_threads, options.nice));
+  ASSIGN_OR_RETURN(const uint64_t of_files, files.Digest(options.num_threads, options.nice));
+  const uint64_t digest = XXH3_64bits_withSeed(description.data(), description.size(), of_files);
   return ModelFiles{.config = std::move(config),
                     .generation = std::move(generation),
                     .files = std::move(files),

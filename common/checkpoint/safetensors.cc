@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/mapped_pages.h"
 #include "common/base/status.h"
 #include "common/base/this_thread.h"
 #include "common/checkpoint/json_fields.h"
@@ -312,7 +313,21 @@ void SafetensorsFiles::Release(std::span<const std::byte> bytes) const {
   for (const std::unique_ptr<MappedFile>& file : files_) file->Release(bytes);
 }
 
-std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads, int nice) const {
+absl::Status SafetensorsFiles::UnreadableTensor() const {
+  for (const auto& [name, tensor] : tensors_) {
+    const absl::Status readable = TouchPages(tensor.bytes);
+    Release(tensor.bytes);
+    if (!readable.ok()) {
+      return absl::Status(
+          readable.code(),
+          absl::StrCat(tensor.file, ": tensor ", ShowJson(name, 200), ": ", readable.message()));
+    }
+  }
+  return absl::DataLossError("a tensor could not be read for a moment");
+}
+
+absl::StatusOr<std::vector<uint64_t>> SafetensorsFiles::PieceDigests(int num_threads,
+                                                                     int nice) const {
   std::vector<std::span<const std::byte>> pieces;
   for (const auto& [name, tensor] : tensors_) {
     for (size_t at = 0; at < tensor.bytes.size(); at += kDigestPiece) {
@@ -321,8 +336,13 @@ std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads, int nice) 
   }
   std::vector<uint64_t> digests(pieces.size());
   std::atomic<size_t> next = 0;
+  std::atomic<bool> failed = false;
   const auto hash = [&] {
-    for (size_t i = next++; i < pieces.size(); i = next++) {
+    for (size_t i = next++; i < pieces.size() && !failed; i = next++) {
+      if (!TouchPages(pieces[i]).ok()) {
+        failed = true;
+        return;
+      }
       digests[i] = XXH3_64bits(pieces[i].data(), pieces[i].size());
       Release(pieces[i]);
     }
@@ -338,10 +358,13 @@ std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads, int nice) 
   }
   hash();
   others.clear();
+  if (failed) return UnreadableTensor();
   return digests;
 }
 
-uint64_t SafetensorsFiles::Digest(int num_threads, int nice) const {
+absl::StatusOr<uint64_t> SafetensorsFiles::Digest(int num_threads, int nice) const {
+  // The shapes below say which pieces belong to which tensor.
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> pieces, PieceDigests(num_threads, nice));
   XXH3_state_t* state = XXH3_createState();
   absl::Cleanup free_state = [state] { XXH3_freeState(state); };
   XXH3_64bits_reset(state);
@@ -357,8 +380,6 @@ uint64_t SafetensorsFiles::Digest(int num_threads, int nice) const {
     XXH3_64bits_update(state, &rank, sizeof rank);
     XXH3_64bits_update(state, tensor.shape.data(), rank * sizeof(int64_t));
   }
-  // The shapes above say which pieces belong to which tensor.
-  const std::vector<uint64_t> pieces = PieceDigests(num_threads, nice);
   XXH3_64bits_update(state, pieces.data(), pieces.size() * sizeof(uint64_t));
   return XXH3_64bits_digest(state);
 }

@@ -46,13 +46,16 @@ class SafetensorsFiles {
   // 64 bits over the tensor table (names, dtypes, shapes) and every tensor's bytes (XXH3); does not
   // depend on how the tensors are spread over files. Reads everything once, with `num_threads` >= 1
   // threads, and keeps none of it in memory. `nice` is added to the niceness of all but the caller.
-  uint64_t Digest(int num_threads = 1, int nice = 0) const;
+  // DATA_LOSS names what cannot be read, of a file that has become shorter.
+  absl::StatusOr<uint64_t> Digest(int num_threads = 1, int nice = 0) const;
 
  private:
   SafetensorsFiles() = default;
 
   // Of each piece of each tensor, in the order of names.
-  std::vector<uint64_t> PieceDigests(int num_threads, int nice) const;
+  absl::StatusOr<std::vector<uint64_t>> PieceDigests(int num_threads, int nice) const;
+  // The status of the first that cannot be read.
+  absl::Status UnreadableTensor() const;
   absl::Status AddFile(const std::string& model_dir, const std::string& name);
 
   std::vector<std::unique_ptr<MappedFile>> files_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/machine_share.h"
 #include "common/base/status.h"
+#include "common/base/thread_pool.h"
 #include "common/checkpoint/model_files.h"
 #include "common/kv_cache/layer_groups.h"
 #include "common/model/step_graphs.h"
@@ -205,10 +206,14 @@ struct Load {
 };
 
 absl::Status Load::PackWeights() {
+  // A CPU has threads of its own.
+  ThreadPool threads(devices[0]->info().unified ? 1 : options.load_threads, options.compute_nice,
+                     "load");
   ASSIGN_OR_RETURN(
       PackedRanks packed,
       PackModel(files.config, files.weights, options.compute_dtype, devices,
-                [&](std::span<const std::byte> bytes) { files.files.Release(bytes); }));
+                {.release = [&](std::span<const std::byte> bytes) { files.files.Release(bytes); },
+                 .threads = &threads}));
   weights = std::make_shared<const PackedRanks>(std::move(packed));
   // The weights have landed: no step waits for the lane that brings them.
   for (Device* const device : devices) RETURN_IF_ERROR(device->Synchronize());

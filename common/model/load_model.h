@@ -32,7 +32,7 @@ struct ModelOptions {
   double memory_fraction = 0;     // With num_blocks = 0: of the device's memory, all that is taken.
   int32_t swap_blocks = 0;  // Likewise, for swapped-out sequences; -1 = as many as num_blocks,
                             // within a quarter of the host's memory.
-  int32_t load_threads = 1;       // That read the files, >= 1.
+  int32_t load_threads = 1;       // That read the files, and fill what goes to a GPU; >= 1.
   int32_t compute_nice = 0;       // Added to the niceness of the compute thread, [0, 19].
   int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.
   int32_t max_step_rows = 64;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/mapped_pages.h"
 #include "common/base/status.h"
 #include "common/model/device_memory.h"
 #include "common/model/rank_shape.h"
@@ -23,7 +24,7 @@ struct Packer {
   const ModelConfig& config;
   DType compute;
   std::span<Device* const> devices;
-  const ReleaseFn& release;
+  const PackOptions& options;
   std::vector<RankShape> shapes;
   std::span<Buffer> staged;  // Of each rank, for copies.
 
@@ -122,12 +123,13 @@ struct Packer {
     ASSIGN_OR_RETURN(packed, devices[rank]->Pack({.parts = parts.data(),
                                                   .num_parts = std::ssize(parts),
                                                   .k = k,
-                                                  .compute = compute}));
+                                                  .compute = compute,
+                                                  .threads = options.threads}));
     return absl::OkStatus();
   }
 
   void Release(const TensorView& tensor) const {
-    if (release != nullptr && tensor.present()) release(tensor.bytes);
+    if (options.release != nullptr && tensor.present()) options.release(tensor.bytes);
   }
 
   // To each rank its part of each vector, one behind the other, as f32; the whole of them without
@@ -138,6 +140,7 @@ struct Packer {
       std::vector<float> all;
       for (const auto& [tensor, part] : shares) {
         if (!tensor->present()) continue;
+        RETURN_IF_ERROR(TouchPages(tensor->bytes));
         const Range range =
             part == nullptr ? Range{0, tensor->NumElements()} : PartOf(static_cast<int>(r), part);
         std::vector<float> values(range.count);
@@ -315,9 +318,9 @@ int64_t SizeBytes(const PackedModel& model) {
 
 absl::StatusOr<PackedRanks> PackModel(const ModelConfig& config, const ModelWeights& weights,
                                       DType compute, std::span<Device* const> devices,
-                                      const ReleaseFn& release) {
+                                      const PackOptions& options) {
   std::vector<Buffer> staged(devices.size());
-  Packer packer{config, compute, devices, release, {}, staged};
+  Packer packer{config, compute, devices, options, {}, staged};
   const auto size = static_cast<int>(devices.size());
   for (int r = 0; r < size; ++r) packer.shapes.push_back(ShardOf(config, r, size));
   PackedRanks ranks(devices.size());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/thread_pool.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/weights.h"
 #include "kernels/api/buffer.h"
@@ -66,8 +67,11 @@ struct PackedModel {
 
 int64_t SizeBytes(const PackedModel& model);
 
-// Called with the bytes of a tensor that has been copied and will not be read again.
-using ReleaseFn = std::function<void(std::span<const std::byte>)>;
+struct PackOptions {
+  // Called with the bytes of a tensor that has been copied and will not be read again.
+  std::function<void(std::span<const std::byte>)> release;
+  ThreadPool* threads = nullptr;  // They read the tensors, as PackWeightsArgs says.
+};
 
 // Of a group with a rank on each device. Whole on each are norms, biases of o and down, and what
 // lies between the embedding and the first layer, and between the last and the output layer.
@@ -75,9 +79,10 @@ using PackedRanks = std::vector<PackedModel>;
 
 // What enters products is rounded to `compute`. Copies tensor by tensor, of each to each rank its
 // part, so that with a `release` that gives their memory back the model is never there twice.
-// RESOURCE_EXHAUSTED when the memory cannot be had. CheckRanks holds.
+// RESOURCE_EXHAUSTED when the memory cannot be had; DATA_LOSS when a tensor cannot be read.
+// CheckRanks holds.
 absl::StatusOr<PackedRanks> PackModel(const ModelConfig& config, const ModelWeights& weights,
                                       DType compute, std::span<Device* const> devices,
-                                      const ReleaseFn& release = nullptr);
+                                      const PackOptions& options = {});
 
 }  // namespace baton

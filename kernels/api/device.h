@@ -103,7 +103,7 @@ class Device {
   // RESOURCE_EXHAUSTED names the size. Aligned to 64 bytes at least.
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) = 0;
 
-  // The parts have been read on return.
+  // The parts have been read on return. DATA_LOSS: the file that one lies in cannot be.
   virtual absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) = 0;
 
   // They enqueue on kCompute.

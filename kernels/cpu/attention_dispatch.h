@@ -2,12 +2,12 @@
 
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/cpu/attention_runner.h"
 #include "kernels/cpu/generic_attention_runner.h"
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/kv_cache_append.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace baton {
 

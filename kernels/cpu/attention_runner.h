@@ -2,9 +2,9 @@
 
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/cpu/kernel_set.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace baton {
 

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "common/base/thread_pool.h"
 #include "kernels/api/cache_args.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace baton {
 

@@ -3,13 +3,13 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "kernels/api/model_ops.h"
 #include "kernels/api/operator_library.h"
 #include "kernels/cpu/attention_dispatch.h"
 #include "kernels/cpu/gemm_runner.h"
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/sampling/sampler.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace baton {
 

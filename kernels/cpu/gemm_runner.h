@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "kernels/cpu/kernel_set.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace baton {
 

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "common/base/thread_pool.h"
 #include "kernels/cpu/kernel_set.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace baton {
 

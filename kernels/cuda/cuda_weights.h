@@ -8,14 +8,14 @@
 namespace baton::cuda {
 
 // Brings weights to a device: rounded to what it computes in, rows padded with zeros to 16 bytes,
-// through two pinned chunks of which one is filled while the other is copied.
+// through a ring of pinned chunks: threads fill one while those before it are copied.
 class WeightLoader {
  public:
   static constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
   explicit WeightLoader(Device* device) : device_(device) {}
 
-  // The parts have been read on return.
+  // As Device::Pack. After an error nothing is under way any more.
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args);
 
  private:
@@ -23,12 +23,14 @@ class WeightLoader {
     Buffer memory;     // The descriptor of its copy, then rows.
     Mark copied;
   };
+  absl::Status CopyPart(const PackWeightsArgs& args, const WeightRows& part, DType dtype,
+                        std::byte* to);
   absl::Status FlushChunk(std::byte* to, int64_t bytes);
   absl::StatusOr<Chunk*> NextChunk(int64_t row_bytes);
 
   Device* device_;
-  std::array<Chunk, 2> chunks_;
-  int current_ = 0;
+  std::array<Chunk, 4> chunks_;
+  size_t current_ = 0;
 };
 
 }  // namespace baton::cuda

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "common/base/check.h"
-#include "kernels/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/random_model.h"
 #include "tests/bench/sampling_bench.h"

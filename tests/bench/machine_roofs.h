@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 
 namespace baton::bench {
 

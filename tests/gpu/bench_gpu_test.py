@@ -73,6 +73,22 @@ class BenchGpuTest(unittest.TestCase):
         self.assertEqual(rows["swap in 4 blocks of 4 planes"]["roof_name"], "pinned to device")
         self.assertEqual(rows["swap out 4 blocks of 4 planes"]["roof_name"], "device to pinned")
 
+    def test_a_load_stands_beside_copies_from_pinned_memory_and_its_parts_on_the_host(self):
+        rows = self.rows("--groups", "load")
+        loads = {name: row for name, row in rows.items() if name.startswith("load quick ")}
+        for name, row in loads.items():
+            self.assertGreater(row["value"], 0, name)
+            self.assertAlmostEqual(row["value"], 1e-9 * row["bytes"] / row["seconds"])
+        for what in ("hash of weights, 1", "rows in host memory, 1", "to the GPU, ",
+                     "to the GPU with its hash, "):
+            self.assertTrue([name for name in loads if name.startswith(f"load quick {what}")], what)
+        for name, row in loads.items():
+            if "to the GPU" in name:
+                self.assertEqual(row["roof_name"], "pinned to device")
+        code, told, _ = self.run_bench("--host-load", "quick")
+        self.assertEqual(code, 0)
+        self.assertIn("load quick rows in host memory, 1 threads", told)
+
     def computed(self, cards):
         path = self.folder / "gpu_model.json"
         path.write_text(json.dumps(cards))

@@ -72,7 +72,7 @@ class PackTest(unittest.TestCase):
         kinds = {"nccl_costs": ("first init", "NCCL, two ranks", "abort of"),
                  "nccl": ("first request", "handoff over", "K/V over NCCL", "decode killed"),
                  "products": ("gemm", "gather", "swap", "copy_pieces", "rms_norm", "sample", "score",
-                              "memory of"),
+                              "memory of", "load"),
                  "contexts": ("attention prefill", "attention decode"), "serving_1b": ("quick",)}
         for name, wanted in kinds.items():
             rows = parts[name]["rows"]

@@ -204,7 +204,7 @@ part 3 cluster 190 bash -c cluster
 part 3 nccl_costs 30 bash -c 'with_nccl nccl_costs'
 part 3 nccl 90 bash -c 'with_nccl nccl'
 part 3 sanitizer 100 bash -c sanitizer
-part 4 products 80 bash -c 'bench gemm,copies,rows,sampling,graphs 60'
+part 4 products 80 bash -c 'bench gemm,copies,rows,sampling,graphs,load 60'
 part 4 contexts 80 bash -c 'bench prefill,decode 60'
 part 4 serving_1b 70 bash -c 'serving 1B'
 part 4 serving_8b 150 bash -c 'serving 8B'

@@ -36,7 +36,7 @@ BANNED_EXCEPTIONS = {
     ("kernels/emulation/nccl/nccl_options.cc", "getenv"): "how a program's NCCL differs",
     ("kernels/emulation/nccl/rendezvous.cc", "std::thread"): "of each id, until both ranks came",
     ("kernels/emulation/options.cc", "getenv"): "how a program's emulated GPU differs",
-    ("kernels/cpu/thread_pool.h", "std::jthread"): "the compute thread's pool",
+    ("common/base/thread_pool.h", "std::jthread"): "a pool that one thread calls",
     ("common/transport/nccl/nccl_library.cc", "getenv"): "which library is opened, for tests too",
     ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("tests/bench/machine_roofs.cc", "::now("): "the benchmarks' only clock",

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "tests/bench/random_model.h"
 #include "tests/gpu/bench/gpu_bench.h"
+#include "tests/gpu/bench/load_rows.h"
 
 namespace baton::bench {
 namespace {
@@ -22,10 +23,10 @@ struct Group {
   const char* name;
   absl::Status (*measure)(GpuBench&);
 };
-constexpr Group kGroups[] = {{"gemm", MeasureGemm},         {"prefill", MeasurePrefill},
-                             {"decode", MeasureDecode},     {"copies", MeasureCopies},
-                             {"rows", MeasureRows},         {"sampling", MeasureChoices},
-                             {"graphs", MeasureGraphMemory}};
+constexpr Group kGroups[] = {{"gemm", MeasureGemm},          {"prefill", MeasurePrefill},
+                             {"decode", MeasureDecode},      {"copies", MeasureCopies},
+                             {"rows", MeasureRows},          {"sampling", MeasureChoices},
+                             {"graphs", MeasureGraphMemory}, {"load", MeasureLoad}};
 
 absl::Status Run(const GpuBench::Options& options, const std::vector<std::string>& groups) {
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, MakeCudaDevice(0));
@@ -45,6 +46,13 @@ absl::Status MakeModel(const std::string& name, const std::string& folder) {
   return MakeRandomModel(shape, folder).status();
 }
 
+absl::Status PrintHostLoad(const std::string& name) {
+  ASSIGN_OR_RETURN(const ModelShape shape, ShapeOf(name));
+  ASSIGN_OR_RETURN(const std::vector<Row> rows, HostLoadRows(shape));
+  for (const Row& row : rows) std::printf("%s\n", TableLine(row).c_str());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int BenchGpu(int argc, char** argv) {
@@ -53,7 +61,7 @@ int BenchGpu(int argc, char** argv) {
   std::vector<std::string> groups, names = {"none"};
   for (const auto& group : kGroups) names.emplace_back(group.name);
   groups.assign(names.begin() + 1, names.end());
-  std::string model, models;
+  std::string model, models, loaded;
   app.add_option("--groups", groups, "Only these; the roofs come always, and alone with none")
       ->check(CLI::IsMember(names))
       ->delimiter(',');
@@ -64,8 +72,12 @@ int BenchGpu(int argc, char** argv) {
   app.add_flag("--quick", options.quick, "Every kind of row once, small");
   app.add_option("--make-model", model, "Nothing but a random model: 125M, 1B, 8B or quick");
   app.add_option("--models", models, "In this folder")->needs("--make-model");
+  app.add_option("--host-load", loaded,
+                 "Nothing but what loading such a model takes without a GPU");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status = model.empty() ? Run(options, groups) : MakeModel(model, models);
+  const absl::Status status = !loaded.empty() ? PrintHostLoad(loaded)
+                              : model.empty() ? Run(options, groups)
+                                              : MakeModel(model, models);
   if (!status.ok()) std::fprintf(stderr, "gpu_tests bench: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

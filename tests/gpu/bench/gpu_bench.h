@@ -110,5 +110,6 @@ absl::Status MeasureRows(GpuBench& bench);
 absl::Status MeasureCopies(GpuBench& bench);
 absl::Status MeasureChoices(GpuBench& bench);
 absl::Status MeasureGraphMemory(GpuBench& bench);
+absl::Status MeasureLoad(GpuBench& bench);
 
 }  // namespace baton::bench

@@ -3,7 +3,9 @@
 #include <cstring>
 #include <vector>
 
+#include "common/base/mapped_pages.h"
 #include "tests/kernels/cuda/cuda_device_fixture.h"
+#include "tests/kernels/cuda/shrinking_file.h"
 
 namespace baton::cuda {
 namespace {
@@ -103,24 +105,49 @@ TEST_F(PackTest, UntoldKeepsF16OnlyWhereAllPartsAreF16) {
 }
 
 // Through chunks that are used again before the first ones were asked about.
-TEST_F(PackTest, MoreThanTheChunksHold) {
+TEST_F(PackTest, MoreThanTheChunksHoldByAnyNumberOfThreads) {
   constexpr int64_t kRows = 9000, kColumns = 1000;
   const auto values = RandomFloats(5, kRows * kColumns);
   const auto file = Encode(DType::kBF16, values);
   const WeightRows part{file.data(), DType::kBF16, kRows};
-  auto matrix = device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns});
+  for (const int num_threads : {1, 4}) {
+    ThreadPool threads(num_threads);
+    auto matrix =
+        device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns, .threads = &threads});
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    const Buffer back = Allocate(matrix->size_bytes(), MemoryKind::kPinned);
+    Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
+    Await(MarkNow(Lane::kCopies));
+    EXPECT_EQ(std::memcmp(back.data(), file.data(), file.size()), 0);
+  }
+}
+
+// Amid the second chunk, while the first is copied.
+TEST_F(PackTest, AFileThatHasBecomeShorterLeavesNothingBehind) {
+  constexpr int64_t kRows = 4000, kColumns = 1000;
+  const auto file = Encode(DType::kBF16, RandomFloats(5, kRows * kColumns));
+  ShrinkingFile mapped(file);
+  mapped.ShrinkTo(5 << 20);
+  if (TouchPages({mapped.data() + (6 << 20), 1}).ok()) GTEST_SKIP() << "an old kernel";
+  const WeightRows shrunk{mapped.data(), DType::kBF16, kRows},
+      whole{file.data(), DType::kBF16, kRows};
+  ThreadPool threads(4);
+  const auto pack = [&](const WeightRows& part) {
+    return device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns, .threads = &threads});
+  };
+  const int64_t taken = device_->Memory()->taken;
+  EXPECT_EQ(pack(shrunk).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(device_->Memory()->taken, taken);
+  auto matrix = pack(whole);
   ASSERT_TRUE(matrix.ok()) << matrix.status();
-  const Buffer back = Allocate(matrix->size_bytes(), MemoryKind::kPinned);
-  Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
-  Await(MarkNow(Lane::kCopies));
-  EXPECT_EQ(std::memcmp(back.data(), file.data(), file.size()), 0);
+  EXPECT_TRUE(Kept(*matrix) == DeviceFloats::Decode(DType::kBF16, file));
 }
 
 TEST_F(PackTest, ARowLongerThanAChunk) {
   constexpr int64_t kLength = (int64_t{5} << 20) / 2 + 3;
   const std::vector<float> row = Rounded(DType::kBF16, RandomFloats(3, kLength));
   const WeightRows part{reinterpret_cast<const std::byte*>(row.data()), DType::kF32, 1};
-  for (int i = 0; i < 2; ++i) {  // There are chunks already, of the usual size.
+  for (int i = 0; i < 4; ++i) {  // There are chunks already, of the usual size.
     ASSERT_TRUE(device_->Pack({.parts = &part, .num_parts = 1, .k = 8}).ok());
   }
   const auto packed =
@@ -132,14 +159,27 @@ TEST_F(PackTest, ARowLongerThanAChunk) {
 }
 
 #if !defined(BATON_CUDA_DEVICE)
+// Threads fill the chunks behind the copy in which it goes.
+TEST_F(PackTest, ADeviceThatIsLostMeanwhileIsUnavailable) {
+  constexpr int64_t kRows = 12000, kColumns = 1000;
+  const std::vector<std::byte> file(2 * kRows * kColumns);
+  const WeightRows part{file.data(), DType::kBF16, kRows};
+  ThreadPool threads(4);
+  emulation::LoseInKernel(2);
+  EXPECT_EQ(device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns, .threads = &threads})
+                .status()
+                .code(),
+            absl::StatusCode::kUnavailable);
+  emulation::ResetDevice();
+}
+
 // As many experts have: CUDA is asked for a few large pieces, and a load that fails leaves nothing.
 TEST_F(PackTest, ManySmallMatricesTakeFewPiecesWhichAFailedLoadGivesBack) {
   constexpr int64_t kRows = 100, kColumns = 500;
   const auto values = Encode(DType::kBF16, RandomFloats(1, kRows * kColumns));
   const WeightRows part{values.data(), DType::kBF16, kRows};
   const auto pack = [&] { return device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns}); };
-  ASSERT_TRUE(pack().ok());  // Now it has its chunks.
-  ASSERT_TRUE(pack().ok());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(pack().ok());  // Now it has its chunks.
   const DeviceMemory before = *device_->Memory();
   const int64_t allocations = emulation::GetStatistics().allocations;
   emulation::SetDeviceMemory(before.total - before.free + (80 << 20));

@@ -17,8 +17,9 @@ class ThreadPool {
   using Body = absl::FunctionRef<void(int64_t task, int thread)>;
 
   // The caller of ParallelFor is one of the `num_threads` >= 1. `nice` >= 0 is added to the
-  // niceness of the others, so that another process on the same cores comes first.
-  explicit ThreadPool(int num_threads, int nice = 0);
+  // niceness of the others, so that another process on the same cores comes first; `name` is theirs
+  // (NameThisThread).
+  explicit ThreadPool(int num_threads, int nice = 0, const char* name = "compute-pool");
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -1,4 +1,4 @@
-#include "kernels/cpu/thread_pool.h"
+#include "common/base/thread_pool.h"
 
 #include "common/base/check.h"
 #include "common/base/this_thread.h"
@@ -27,11 +27,11 @@ void WaitWhile(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, int nice) {
+ThreadPool::ThreadPool(int num_threads, int nice, const char* name) {
   BATON_CHECK(num_threads >= 1);
   for (int i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, i, nice] {
-      NameThisThread("compute-pool");
+    workers_.emplace_back([this, i, nice, name] {
+      NameThisThread(name);
       LowerThisThread(nice);
       WorkerLoop(i);
     });

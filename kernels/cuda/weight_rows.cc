@@ -1,0 +1,140 @@
+#include "kernels/cuda/weight_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "absl/synchronization/mutex.h"
+#include "common/base/mapped_pages.h"
+#include "common/base/status.h"
+#include "kernels/cuda/floats.h"
+#include "kernels/cuda/weights.h"
+
+namespace baton::cuda {
+namespace {
+
+// What a thread takes at a time: a few of them for each of many threads in a chunk, each large beside
+// what it costs to ask for its pages.
+constexpr int64_t kTaskBytes = int64_t{128} << 10;
+
+// As FromFloat and ToFloat of floats.h, which the tests compare. Both sides of every choice are
+// computed, so that a compiler makes vectors of a row.
+uint32_t Choose(bool first, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(first);
+  return (a & mask) | (b & ~mask);
+}
+uint32_t FloatBits(uint32_t bits) { return bits; }
+uint32_t FloatBits(Bf16 x) { return uint32_t{x.bits} << 16; }
+uint32_t FloatBits(F16 x) {
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  const uint32_t finite = ToBits(FromBits(magnitude << 13) * 0x1p112f);
+  return (uint32_t{x.bits} & 0x8000u) << 16 |
+         Choose(magnitude >= 0x7c00u, 0x7f800000u | magnitude << 13, finite);
+}
+template <typename To>
+uint16_t Rounded(uint32_t bits);
+template <>
+uint16_t Rounded<Bf16>(uint32_t bits) {
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(
+      Choose(is_nan, bits >> 16 | 0x40, (bits + 0x7fff + (bits >> 16 & 1)) >> 16));
+}
+template <>
+uint16_t Rounded<F16>(uint32_t bits) {
+  constexpr uint32_t kLeastNormal = 113u << 23, kUnit = 126u << 23;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t small = ToBits(FromBits(magnitude) + FromBits(kUnit)) - kUnit;
+  const uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
+  uint32_t code = Choose(magnitude < kLeastNormal, small, normal);
+  code = Choose(magnitude >= 0x477ff000u, 0x7c00u, code);
+  code = Choose(magnitude > 0x7f800000u, 0x7e00u, code);
+  return static_cast<uint16_t>((bits >> 16 & 0x8000u) | code);
+}
+
+template <typename From, typename To>
+void RoundRow(const std::byte* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    From x;
+    std::memcpy(&x, from + i * sizeof(From), sizeof(From));
+    const uint16_t y = Rounded<To>(FloatBits(x));
+    std::memcpy(to + i * sizeof(y), &y, sizeof(y));
+  }
+}
+
+using RoundRowFn = void (*)(const std::byte* from, int64_t count, std::byte* to);
+template <typename To>
+RoundRowFn RoundTo(DType from) {
+  if (from == DType::kF32) return RoundRow<uint32_t, To>;
+  return from == DType::kF16 ? RoundRow<F16, To> : RoundRow<Bf16, To>;
+}
+
+// Of rows [first, first + count).
+void CopyRows(const WeightRowsArgs& args, int64_t first, int64_t count, std::byte* to) {
+  const WeightRows& part = args.part;
+  const int64_t size = SizeOf(args.dtype), stride = RowStride(args.k) * size;
+  const int64_t row_bytes = args.k * size;
+  const bool is_dense = part.row_stride == 0 || part.row_stride == args.k;
+  if (part.dtype == args.dtype && is_dense && row_bytes == stride) {
+    std::memcpy(to, part.Row(first, args.k), static_cast<size_t>(count * stride));
+    return;
+  }
+  const RoundRowFn round = part.dtype == args.dtype       ? nullptr
+                           : args.dtype == DType::kBF16 ? RoundTo<Bf16>(part.dtype)
+                                                        : RoundTo<F16>(part.dtype);
+  for (int64_t row = first; row < first + count; ++row, to += stride) {
+    const std::byte* const from = part.Row(row, args.k);
+    if (round == nullptr) {
+      std::memcpy(to, from, static_cast<size_t>(row_bytes));
+    } else {
+      round(from, args.k, to);
+    }
+    std::memset(to + row_bytes, 0, static_cast<size_t>(stride - row_bytes));
+  }
+}
+
+std::span<const std::byte> BytesOf(const WeightRowsArgs& args, int64_t first, int64_t count) {
+  const std::byte* const begin = args.part.Row(first, args.k);
+  const std::byte* const last = args.part.Row(first + count - 1, args.k);
+  return {begin, static_cast<size_t>(last - begin + args.k * SizeOf(args.part.dtype))};
+}
+
+// The first failure of several threads.
+class Failure {
+ public:
+  void Update(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (status.ok()) return;
+    const absl::MutexLock lock(&mutex_);
+    status_.Update(status);
+  }
+  absl::Status status() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::Status CopyWeightRows(const WeightRowsArgs& args, std::byte* to) {
+  const int64_t stride = RowStride(args.k) * SizeOf(args.dtype);
+  const int64_t rows = std::max(int64_t{1}, kTaskBytes / stride);
+  const int64_t tasks = (args.count + rows - 1) / rows;
+  Failure failure;
+  const auto copy = [&](int64_t task, int) {
+    const int64_t at = task * rows, count = std::min(rows, args.count - at);
+    const absl::Status readable = TouchPages(BytesOf(args, args.first + at, count));
+    failure.Update(readable);
+    if (readable.ok()) CopyRows(args, args.first + at, count, to + at * stride);
+  };
+  if (args.threads != nullptr) {
+    args.threads->ParallelFor(tasks, copy);
+  } else {
+    for (int64_t task = 0; task < tasks; ++task) copy(task, 0);
+  }
+  return failure.status();
+}
+
+}  // namespace baton::cuda
