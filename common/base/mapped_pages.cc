@@ -24,8 +24,9 @@ absl::Status TouchPages(std::span<const std::byte> bytes) {
   // All else says that it cannot be done this way, not that reading fails.
   if (errno != EFAULT && errno != EHWPOISON) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat(bytes.size(), " bytes of a mapped file cannot be read: it has become shorter, "
-                                 "or its disk fails"));
+      absl::StrCat(bytes.size(),
+                   " bytes of a mapped file cannot be read: it has become shorter, "
+                   "or its disk fails"));
 }
 
 }  // namespace baton

@@ -13,8 +13,8 @@
 namespace baton::cuda {
 namespace {
 
-// What a thread takes at a time: a few of them for each of many threads in a chunk, each large beside
-// what it costs to ask for its pages.
+// What a thread takes at a time: a few of them for each of many threads in a chunk, each large
+// beside what it costs to ask for its pages.
 constexpr int64_t kTaskBytes = int64_t{128} << 10;
 
 // As FromFloat and ToFloat of floats.h, which the tests compare. Both sides of every choice are
@@ -78,7 +78,7 @@ void CopyRows(const WeightRowsArgs& args, int64_t first, int64_t count, std::byt
     std::memcpy(to, part.Row(first, args.k), static_cast<size_t>(count * stride));
     return;
   }
-  const RoundRowFn round = part.dtype == args.dtype       ? nullptr
+  const RoundRowFn round = part.dtype == args.dtype     ? nullptr
                            : args.dtype == DType::kBF16 ? RoundTo<Bf16>(part.dtype)
                                                         : RoundTo<F16>(part.dtype);
   for (int64_t row = first; row < first + count; ++row, to += stride) {

@@ -65,7 +65,10 @@ class PackTest(unittest.TestCase):
         self.check_speed(parts)
         self.assertIn("emulated sm_90", parts["device"]["says"])
         self.assertGreater(json.loads(parts["launches"]["says"])["per_launch"], 0)
-        self.assertGreater(json.loads(parts["steps"]["says"])["decode_step"], 0)
+        costs = json.loads(parts["steps"]["says"])
+        for step in ("device_time", "decode_step", "decode_step_of_two"):
+            self.assertGreater(costs[step], 0)
+        self.assertLessEqual({"gap", "gap_of_two"}, costs.keys())
 
     def check_speed(self, parts):
         """What was measured is in the results: of each kind of operator, and of a cluster."""

@@ -113,10 +113,10 @@ absl::StatusOr<LoadSeconds> LoadOnce(Device& device, const std::string& dir, int
   const Time hashed = SteadyNow();
   ThreadPool threads(num_threads);
   Device* const devices[] = {&device};
-  ASSIGN_OR_RETURN(const PackedRanks ranks,
-                   PackModel(model.config, model.weights, DType::kBF16, devices,
-                             {.release = [&](auto bytes) { model.files.Release(bytes); },
-                              .threads = &threads}));
+  ASSIGN_OR_RETURN(
+      const PackedRanks ranks,
+      PackModel(model.config, model.weights, DType::kBF16, devices,
+                {.release = [&](auto bytes) { model.files.Release(bytes); }, .threads = &threads}));
   RETURN_IF_ERROR(device.Synchronize());
   return LoadSeconds{MatrixBytes(model), ToSeconds(hashed - begin),
                      ToSeconds(SteadyNow() - hashed)};

@@ -69,6 +69,19 @@ class CudaRanksTest : public testing::Test {
     return bits;
   }
 
+  // At each of the shape's sizes.
+  void ExpectBitsOfOne(const ModelShape& shape) {
+    SCOPED_TRACE(shape.name);
+    folder_.Write("config.json", ConfigOf(shape));
+    folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
+    const auto bits_of = [&](int size) {
+      RunnerHarness harness(Options(size));
+      return FewBitsOf(harness);
+    };
+    const std::vector<uint64_t> one = bits_of(1);
+    for (const int size : shape.sizes) EXPECT_EQ(bits_of(size), one) << size;
+  }
+
   // Of steps that decode, of one by way of the host, and of scores in two slices.
   static std::vector<uint64_t> BitsOf(const RunnerOptions& options) {
     RunnerHarness harness(options);
@@ -128,11 +141,61 @@ TEST_F(CudaRanksTest, FeaturesOfOtherFamiliesGiveTheBitsOfOneRank) {
   }
 }
 
+// Every size that divides their heads and MLPs: one rank with a KV head that others have too, norms
+// of q and k, windows, fused matrices of which each rank has rows of each part.
+TEST_F(CudaRanksTest, FamiliesGiveTheBitsOfOneRankAtEverySize) {
+  emulation::SetDevices(8);
+  const ModelShape shapes[] = {
+      {.name = "bloom",
+       .family = "bloom",
+       .num_kv_heads = 8,
+       .hidden = 256,
+       .ffn = 1024,
+       .vocab = 101,
+       .bias = true,
+       .tied = true},
+      {.name = "opt",
+       .family = "opt",
+       .num_kv_heads = 8,
+       .hidden = 256,
+       .vocab = 99,
+       .bias = true,
+       .tied = true},
+      {.name = "neox",
+       .family = "gpt_neox",
+       .num_kv_heads = 8,
+       .hidden = 256,
+       .vocab = 103,
+       .bias = true},
+      {.name = "qwen3", .family = "qwen3", .hidden = 44, .vocab = 97, .bias = true},
+      {.name = "gemma2",
+       .family = "gemma2",
+       .num_kv_heads = 4,
+       .hidden = 40,
+       .vocab = 107,
+       .tied = true,
+       .window = 6},
+      {.name = "gemma3",
+       .family = "gemma3_text",
+       .num_kv_heads = 1,
+       .hidden = 48,
+       .vocab = 109,
+       .window = 7},
+      {.name = "phi3",
+       .family = "phi3",
+       .num_kv_heads = 4,
+       .hidden = 256,
+       .vocab = 113,
+       .window = 9},
+  };
+  for (const ModelShape& shape : shapes) ExpectBitsOfOne(shape);
+}
+
 // Of every expert each rank has a part; the sums of a token's experts are one tree.
 TEST_F(CudaRanksTest, ExpertsGiveTheBitsOfOneRank) {
   emulation::SetDevices(8);
   const ModelShape shapes[] = {
-      {.name = "mixtral", .family = "mixtral", .hidden = 44, .vocab = 101, .sizes = {8}},
+      {.name = "mixtral", .family = "mixtral", .hidden = 44, .vocab = 101},
       {.name = "qwen2_moe",
        .family = "qwen2_moe",
        .num_heads = 4,
@@ -140,26 +203,16 @@ TEST_F(CudaRanksTest, ExpertsGiveTheBitsOfOneRank) {
        .ffn = 128,
        .vocab = 99,
        .bias = true,
-       .sizes = {2}},
+       .sizes = {2, 4}},
       {.name = "qwen3_moe",
        .family = "qwen3_moe",
        .num_heads = 4,
        .hidden = 41,
        .ffn = 128,
        .vocab = 103,
-       .sizes = {4}},
+       .sizes = {2, 4}},
   };
-  for (const ModelShape& shape : shapes) {
-    SCOPED_TRACE(shape.name);
-    folder_.Write("config.json", ConfigOf(shape));
-    folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
-    const auto bits_of = [&](int size) {
-      RunnerHarness harness(Options(size));
-      return FewBitsOf(harness);
-    };
-    const std::vector<uint64_t> one = bits_of(1);
-    for (const int size : shape.sizes) EXPECT_EQ(bits_of(size), one) << size;
-  }
+  for (const ModelShape& shape : shapes) ExpectBitsOfOne(shape);
 }
 
 // One graph over all of them, of which each has its memory.

@@ -58,8 +58,9 @@ TEST_F(MappedPagesTest, AFileThatHasBecomeShorterIsAnErrorAndNoSignal) {
   const absl::Status status = TouchPages(bytes_);
   if (status.ok()) GTEST_SKIP() << "a kernel without MADV_POPULATE_READ";
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(status.message(), "12293 bytes of a mapped file cannot be read: it has become shorter, "
-                              "or its disk fails");
+  EXPECT_EQ(status.message(),
+            "12293 bytes of a mapped file cannot be read: it has become shorter, "
+            "or its disk fails");
   EXPECT_TRUE(TouchPages(bytes_.first(kPage)).ok());
 }
 

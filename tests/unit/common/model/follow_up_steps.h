@@ -35,6 +35,10 @@ class FollowUpSteps : public RunnerSink {
   // Asked whenever a step is reported.
   void set_on_done(std::function<void()> on_done) { on_done_ = std::move(on_done); }
 
+  // With two in flight each step but the first starts as soon as the last but one has ended, when
+  // the one before it has just begun.
+  void set_starts_at_once() { at_once_ = true; }
+
   // With `two` in flight, or one.
   Outputs Run(bool two) {
     two_ = two;
@@ -42,6 +46,7 @@ class FollowUpSteps : public RunnerSink {
     status_ = absl::OkStatus();
     num_ended_ = num_started_ = 0;
     Start(Plan(0));
+    if (two_ && at_once_) StartNext();
     for (;;) {
       std::shared_ptr<const StepPlan> plan;
       {
@@ -59,7 +64,7 @@ class FollowUpSteps : public RunnerSink {
 
   void OnLayerDone(const LayerDone& done) override {
     EXPECT_EQ(done.step, first_ + num_ended_) << "a layer of a step that does not run yet";
-    if (two_ && done.layer == 0) StartNext();
+    if (two_ && !at_once_ && done.layer == 0) StartNext();
   }
   void OnRowsDone(const RowsDone&) override {}
 
@@ -77,7 +82,7 @@ class FollowUpSteps : public RunnerSink {
       rows_.pop_front();
       ++num_ended_;
     }
-    if (!two_ && done.status.ok()) StartNext();
+    if ((!two_ || at_once_) && done.status.ok()) StartNext();
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
   }
@@ -142,6 +147,7 @@ class FollowUpSteps : public RunnerSink {
   std::function<void()> on_done_;
   bool starts_within_ = true;  // Several ranks report under a lock.
   bool two_ = false;
+  bool at_once_ = false;
   uint64_t step_ = 0;
   uint64_t first_ = 0;
 
