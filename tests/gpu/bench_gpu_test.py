@@ -61,7 +61,7 @@ class BenchGpuTest(unittest.TestCase):
     def test_a_row_stands_beside_the_roof_that_takes_longer(self):
         rows = self.rows("--groups", "gemm,copies")
         copy, peak = (rows[name]["value"] for name in
-                      ("copy bandwidth, read and written", "mma.sync peak"))
+                      ("copy bandwidth, read and written", "wgmma peak"))
         for name, row in rows.items():
             if not name.startswith(("gemm", "gather 4", "swap")):
                 continue
@@ -130,7 +130,7 @@ class BenchGpuTest(unittest.TestCase):
     def test_no_row_is_begun_when_the_time_is_over(self):
         code, told, _ = self.run_bench("--groups", "gemm,prefill", "--seconds", "1e-9")
         self.assertEqual(code, 0)
-        self.assertEqual(told.splitlines()[-1], "4 rows, 5 left out")
+        self.assertEqual(told.splitlines()[-1], "5 rows, 5 left out")
         self.assertIn("gemm quick qkv 64x64 M=1: left out: the 1e-09 s of --seconds", told)
 
 

@@ -86,9 +86,9 @@ class PackTest(unittest.TestCase):
             for kind in wanted:
                 self.assertTrue([row for row in rows if row["name"].startswith(kind)], kind)
         for name in ("products", "contexts"):
-            self.assertEqual([row["name"] for row in parts[name]["rows"][:4]],
+            self.assertEqual([row["name"] for row in parts[name]["rows"][:5]],
                              ["copy bandwidth, read and written", "pinned to device",
-                              "device to pinned", "mma.sync peak"])
+                              "device to pinned", "mma.sync peak", "wgmma peak"])
         served = {row["name"]: row for row in parts["serving_1b"]["rows"]}
         for what in ("TTFT p50", "output", "decode step", "host time of a step"):
             for load in ("1 stream", "2 streams"):

@@ -1,5 +1,6 @@
 // Every operator that a step spends its time in, on GPU 0, beside what the GPU can do at most:
-// copies and mma.sync, measured first. Figures of an emulated GPU say nothing about a real one.
+// copies, and mma.sync or wgmma, measured first. Figures of an emulated GPU say nothing about a
+// real one.
 #include "tests/gpu/bench/bench_gpu.h"
 
 #include <CLI/CLI.hpp>

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/gemm_sm90.h"
 #include "tests/gpu/bench/tensor_peak.h"
 
 namespace baton::bench {
@@ -71,7 +72,7 @@ absl::StatusOr<double> GpuBench::CopiesPerSecond(const Buffer& from, const Buffe
   return 1 / seconds;
 }
 
-absl::StatusOr<double> GpuBench::OpsPerSecond() {
+absl::StatusOr<double> GpuBench::MmaOpsPerSecond() {
   const cuda::TensorPeak peak{.blocks = quick() ? 2 : 16384, .rounds = quick() ? 2 : 128};
   ASSIGN_OR_RETURN(const Buffer sums,
                    device_->Allocate(int64_t{4} * peak.blocks * cuda::TensorPeak::kThreads,
@@ -84,6 +85,33 @@ absl::StatusOr<double> GpuBench::OpsPerSecond() {
   return peak.ops() / seconds;
 }
 
+absl::StatusOr<double> GpuBench::WgmmaOpsPerSecond() {
+  int sms = 0;
+  RETURN_IF_ERROR(cuda::ToStatus(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
+                                 "cudaDeviceGetAttribute"));
+  const cuda::TensorPeakSm90 peak{.blocks = quick() ? 2 : 8 * sms, .rounds = quick() ? 2 : 256};
+  ASSIGN_OR_RETURN(const Buffer sums,
+                   device_->Allocate(int64_t{4} * peak.blocks * cuda::TensorPeakSm90::kThreads,
+                                     MemoryKind::kDevice));
+  const cudaStream_t stream = ComputeStream(*device_);
+  ASSIGN_OR_RETURN(const double seconds, timer_.SecondsPerCall([&](int64_t) {
+    return cuda::ToStatus(cuda::MultiplyOnlySm90(peak, sums.floats(DType::kF32).f32(), stream),
+                          "MultiplyOnlySm90");
+  }));
+  return peak.ops() / seconds;
+}
+
+// The roof is that of what the GPU's own kernels multiply by.
+absl::Status GpuBench::MeasureTensorCores() {
+  ASSIGN_OR_RETURN(roofs_.tensor, MmaOpsPerSecond());
+  Say({.name = "mma.sync peak", .value = roofs_.tensor * 1e-12, .unit = "TFLOP/s"});
+  if (!cuda::IsSm90()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(roofs_.tensor, WgmmaOpsPerSecond());
+  roofs_.tensor_name = "wgmma peak";
+  Say({.name = roofs_.tensor_name, .value = roofs_.tensor * 1e-12, .unit = "TFLOP/s"});
+  return absl::OkStatus();
+}
+
 absl::Status GpuBench::MeasureRoofs() {
   const int64_t bytes = quick() ? 1 << 12 : 1 << 29, crossing = quick() ? 1 << 12 : 1 << 26;
   ASSIGN_OR_RETURN(const Buffer from, RandomMemory(bytes, DType::kBF16));
@@ -92,15 +120,13 @@ absl::Status GpuBench::MeasureRoofs() {
   ASSIGN_OR_RETURN(const double copies, CopiesPerSecond(from, to, bytes));
   ASSIGN_OR_RETURN(const double down, CopiesPerSecond(from, host, crossing));
   ASSIGN_OR_RETURN(const double up, CopiesPerSecond(host, to, crossing));
-  ASSIGN_OR_RETURN(roofs_.tensor, OpsPerSecond());
   roofs_.copy = 2.0 * static_cast<double>(bytes) * copies;
   roofs_.from_device = static_cast<double>(crossing) * down;
   roofs_.to_device = static_cast<double>(crossing) * up;
   Say({.name = "copy bandwidth, read and written", .value = roofs_.copy * 1e-9, .unit = "GB/s"});
   Say({.name = "pinned to device", .value = roofs_.to_device * 1e-9, .unit = "GB/s"});
   Say({.name = "device to pinned", .value = roofs_.from_device * 1e-9, .unit = "GB/s"});
-  Say({.name = "mma.sync peak", .value = roofs_.tensor * 1e-12, .unit = "TFLOP/s"});
-  return absl::OkStatus();
+  return MeasureTensorCores();
 }
 
 absl::Status GpuBench::Measure(const GpuWork& work, absl::FunctionRef<absl::Status(int64_t)> call) {
@@ -113,7 +139,7 @@ absl::Status GpuBench::Measure(const GpuWork& work, absl::FunctionRef<absl::Stat
           .value = amount / seconds,
           .unit = computes ? "TFLOP/s" : "GB/s",
           .roof = computes ? roofs_.tensor * 1e-12 : bytes_roof * 1e-9,
-          .roof_name = computes ? "mma.sync peak" : work.roof_name,
+          .roof_name = computes ? roofs_.tensor_name : work.roof_name,
           .seconds = seconds,
           .ops = work.ops,
           .bytes = work.bytes};

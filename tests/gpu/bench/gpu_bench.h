@@ -26,7 +26,8 @@ struct GpuRoofs {
   double copy = 0;         // Bytes read and written in a second by CUDA's own copies.
   double to_device = 0;    // Bytes a second from pinned memory,
   double from_device = 0;  // and to it.
-  double tensor = 0;       // Operations a second of mma.sync alone.
+  double tensor = 0;       // Operations a second of the tensor cores' fastest instruction alone.
+  const char* tensor_name = "mma.sync peak";
 };
 
 // What a call does at least.
@@ -89,7 +90,9 @@ class GpuBench {
   absl::Status MeasureRoofs();
   absl::StatusOr<Buffer> UploadBytes(const std::byte* data, int64_t bytes);
   absl::StatusOr<double> CopiesPerSecond(const Buffer& from, const Buffer& to, int64_t bytes);
-  absl::StatusOr<double> OpsPerSecond();
+  absl::Status MeasureTensorCores();
+  absl::StatusOr<double> MmaOpsPerSecond();
+  absl::StatusOr<double> WgmmaOpsPerSecond();
 
   const Options options_;
   const Time begin_;

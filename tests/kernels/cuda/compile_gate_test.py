@@ -240,6 +240,11 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual(machine_code.missing(roof, 8 * product), [])
         self.assertEqual(machine_code.missing(roof, 7 * product),
                          ["7 products, not one for each of 8 chains"])
+        roof = "MultiplyOnlySm90Kernel(float*, int)"
+        product = "HGMMA.64x256x16.F32.BF16 R24, gdesc[UR16], R24 ;\n"
+        self.assertEqual(machine_code.missing(roof, 4 * product), [])
+        self.assertEqual(machine_code.missing(roof, 3 * product),
+                         ["3 products, not one for each 16 of k"])
 
 
 if __name__ == "__main__":

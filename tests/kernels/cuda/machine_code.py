@@ -172,6 +172,9 @@ def missing(name, code):
     if "MultiplyOnlyKernel" in name:  # A roof: what would be left out would raise it.
         products = len(PRODUCT.findall(code))
         return [f"{products} products, not one for each of 8 chains"] * (products != 8)
+    if "MultiplyOnlySm90Kernel" in name:
+        products = len(tiles_of(256).findall(code))
+        return [f"{products} products, not one for each 16 of k"] * (products != 4)
     small = re.search(r"SmallGemmSm90Kernel<.*, (\d+), (true|false)>", name)
     if small:  # A cluster folds: 16 bytes at a time go to another block.
         folds = ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"] * (small.group(2) == "false")
