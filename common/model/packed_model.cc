@@ -120,11 +120,11 @@ struct Packer {
 
   absl::Status PackFor(size_t rank, std::span<const WeightRows> parts, int64_t k,
                        PackedMatrix& packed) const {
-    ASSIGN_OR_RETURN(packed, devices[rank]->Pack({.parts = parts.data(),
-                                                  .num_parts = std::ssize(parts),
-                                                  .k = k,
-                                                  .compute = compute,
-                                                  .threads = options.threads}));
+    const PackWeightsArgs args{
+        .parts = parts.data(), .num_parts = std::ssize(parts), .k = k, .compute = compute};
+    Device& device = *devices[rank];
+    ASSIGN_OR_RETURN(packed, options.threads == nullptr ? device.Pack(args)
+                                                        : device.PackBy(*options.threads, args));
     return absl::OkStatus();
   }
 

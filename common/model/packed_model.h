@@ -70,7 +70,7 @@ int64_t SizeBytes(const PackedModel& model);
 struct PackOptions {
   // Called with the bytes of a tensor that has been copied and will not be read again.
   std::function<void(std::span<const std::byte>)> release;
-  ThreadPool* threads = nullptr;  // They read the tensors, as PackWeightsArgs says.
+  ThreadPool* threads = nullptr;  // They read the tensors (Device::PackBy).
 };
 
 // Of a group with a rank on each device. Whole on each are norms, biases of o and down, and what

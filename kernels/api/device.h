@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
+#include "common/base/thread_pool.h"
 #include "common/base/time.h"
 #include "kernels/api/buffer.h"
 #include "kernels/api/copy_piece.h"
@@ -105,6 +106,12 @@ class Device {
 
   // The parts have been read on return. DATA_LOSS: the file that one lies in cannot be.
   virtual absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) = 0;
+
+  // The same, and the threads read the parts with the caller. A CPU has its own.
+  virtual absl::StatusOr<PackedMatrix> PackBy(ThreadPool& /*threads*/,
+                                              const PackWeightsArgs& args) {
+    return Pack(args);
+  }
 
   // They enqueue on kCompute.
   virtual ModelOps& ops() = 0;

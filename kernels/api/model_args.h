@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
-#include "common/base/thread_pool.h"
 #include "kernels/api/operands.h"
 #include "kernels/api/packed_matrix.h"
 
@@ -163,8 +162,6 @@ struct PackWeightsArgs {
   int64_t num_parts = 0;
   int64_t k = 0;
   DType compute = DType::kF32;
-  // They read the parts for a GPU, with the caller; null: the caller alone. A CPU has its own.
-  ThreadPool* threads = nullptr;
 };
 
 }  // namespace baton

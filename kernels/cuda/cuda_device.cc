@@ -140,7 +140,10 @@ class CudaDevice : public Device {
   }
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override {
-    return weights_.Pack(args);
+    return weights_.Pack(args, nullptr);
+  }
+  absl::StatusOr<PackedMatrix> PackBy(ThreadPool& threads, const PackWeightsArgs& args) override {
+    return weights_.Pack(args, &threads);
   }
   ModelOps& ops() override {
     Enter().IgnoreError();  // If the device is lost, the operator says so.

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/api/require.h"
-#include "kernels/cuda/weight_rows.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -57,26 +56,19 @@ absl::Status WeightLoader::FlushChunk(std::byte* to, int64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status WeightLoader::CopyPart(const PackWeightsArgs& args, const WeightRows& part,
-                                    DType dtype, std::byte* to) {
-  const int64_t row_bytes = RowStride(args.k) * SizeOf(dtype);
+absl::Status WeightLoader::CopyPart(WeightRowsArgs rows, std::byte* to) {
+  const int64_t row_bytes = RowStride(rows.k) * SizeOf(rows.dtype);
   const int64_t most = std::max(int64_t{1}, kChunkBytes / row_bytes);
-  for (int64_t row = 0, rows = 0; row < part.num_rows; row += rows, to += rows * row_bytes) {
-    rows = std::min(part.num_rows - row, most);
+  for (; rows.first < rows.part.num_rows; rows.first += rows.count) {
+    rows.count = std::min(rows.part.num_rows - rows.first, most);
     ASSIGN_OR_RETURN(Chunk * chunk, NextChunk(row_bytes));
-    RETURN_IF_ERROR(CopyWeightRows({.part = part,
-                                    .first = row,
-                                    .count = rows,
-                                    .k = args.k,
-                                    .dtype = dtype,
-                                    .threads = args.threads},
-                                   chunk->memory.data() + kRowsBegin));
-    RETURN_IF_ERROR(FlushChunk(to, rows * row_bytes));
+    RETURN_IF_ERROR(CopyWeightRows(rows, chunk->memory.data() + kRowsBegin));
+    RETURN_IF_ERROR(FlushChunk(to + rows.first * row_bytes, rows.count * row_bytes));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<PackedMatrix> WeightLoader::Pack(const PackWeightsArgs& args) {
+absl::StatusOr<PackedMatrix> WeightLoader::Pack(const PackWeightsArgs& args, ThreadPool* threads) {
   RETURN_IF_ERROR(CheckParts(args));
   const DType dtype = StoredType(args);
   int64_t num_rows = 0;
@@ -86,7 +78,8 @@ absl::StatusOr<PackedMatrix> WeightLoader::Pack(const PackWeightsArgs& args) {
                    device_->Allocate(num_rows * row_bytes, MemoryKind::kDevice));
   std::byte* to = memory.data();
   for (int64_t i = 0; i < args.num_parts; ++i) {
-    const absl::Status copied = CopyPart(args, args.parts[i], dtype, to);
+    const absl::Status copied =
+        CopyPart({.part = args.parts[i], .k = args.k, .dtype = dtype, .threads = threads}, to);
     if (!copied.ok()) {
       device_->Synchronize().IgnoreError();  // What is on its way goes to memory that is freed now.
       return copied;

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/api/device.h"
+#include "kernels/cuda/weight_rows.h"
 
 namespace baton::cuda {
 
@@ -15,16 +16,16 @@ class WeightLoader {
 
   explicit WeightLoader(Device* device) : device_(device) {}
 
-  // As Device::Pack. After an error nothing is under way any more.
-  absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args);
+  // As Device::PackBy; null: the caller alone reads. After an error nothing is under way any more.
+  absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args, ThreadPool* threads);
 
  private:
   struct Chunk {
     Buffer memory;     // The descriptor of its copy, then rows.
     Mark copied;
   };
-  absl::Status CopyPart(const PackWeightsArgs& args, const WeightRows& part, DType dtype,
-                        std::byte* to);
+  // All rows of a part, one below the other.
+  absl::Status CopyPart(WeightRowsArgs rows, std::byte* to);
   absl::Status FlushChunk(std::byte* to, int64_t bytes);
   absl::StatusOr<Chunk*> NextChunk(int64_t row_bytes);
 

@@ -112,8 +112,7 @@ TEST_F(PackTest, MoreThanTheChunksHoldByAnyNumberOfThreads) {
   const WeightRows part{file.data(), DType::kBF16, kRows};
   for (const int num_threads : {1, 4}) {
     ThreadPool threads(num_threads);
-    auto matrix =
-        device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns, .threads = &threads});
+    auto matrix = device_->PackBy(threads, {.parts = &part, .num_parts = 1, .k = kColumns});
     ASSERT_TRUE(matrix.ok()) << matrix.status();
     const Buffer back = Allocate(matrix->size_bytes(), MemoryKind::kPinned);
     Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
@@ -133,7 +132,7 @@ TEST_F(PackTest, AFileThatHasBecomeShorterLeavesNothingBehind) {
       whole{file.data(), DType::kBF16, kRows};
   ThreadPool threads(4);
   const auto pack = [&](const WeightRows& part) {
-    return device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns, .threads = &threads});
+    return device_->PackBy(threads, {.parts = &part, .num_parts = 1, .k = kColumns});
   };
   const int64_t taken = device_->Memory()->taken;
   EXPECT_EQ(pack(shrunk).status().code(), absl::StatusCode::kDataLoss);
@@ -166,10 +165,9 @@ TEST_F(PackTest, ADeviceThatIsLostMeanwhileIsUnavailable) {
   const WeightRows part{file.data(), DType::kBF16, kRows};
   ThreadPool threads(4);
   emulation::LoseInKernel(2);
-  EXPECT_EQ(device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns, .threads = &threads})
-                .status()
-                .code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      device_->PackBy(threads, {.parts = &part, .num_parts = 1, .k = kColumns}).status().code(),
+      absl::StatusCode::kUnavailable);
   emulation::ResetDevice();
 }
 
