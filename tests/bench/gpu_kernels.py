@@ -117,7 +117,7 @@ def decode_sm90(panels, fp8, code):
     return dataclasses.replace(
         kernel, what=f"decode fp8 D {dim}", threads=192, shared=decode_shared(panels, True),
         written=step // 2 + step // 2 + step,  # Codes, which are read again, and tiles.
-        in_flight=(6 - 2) * KEYS * 128 * dim // 128, read=step // 2,
+        in_flight=(6 - 2) * KEYS * dim, read=step // 2,
         besides={"issue slots of conversion": 4 * turn})
 
 

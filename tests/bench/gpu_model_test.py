@@ -356,10 +356,14 @@ class GoalsTest(unittest.TestCase):
             self.assertIn(f"D {case.dim}", lines)
             self.assertIn(str(case.published), lines)
         found = figures(A100, real("gemm"), CODE)
-        told = "\n".join(gpu_model.tables([(gpu, found, 37) for gpu in (A100, H100)], ""))
+        cards = [(gpu, found, 37) for gpu in (A100, H100)]
+        told = "\n".join(gpu_model.tables(cards, ""))
         self.assertIn("96 KiB 1 blocks", told)
         self.assertIn("H100 gather, copies of blocks", told)
-        self.assertNotIn("Measured", told)
+        self.assertNotRegex(told, "Measured|measured")
+        beside = "\n".join(gpu_model.tables(cards, MEASURED.read_text()))
+        self.assertRegex(beside, r"H100 gather \+ pinned copy >= 40 GB/s .* PCIe; measured 50 GB/s")
+        self.assertRegex(beside, r"\n  gather 64 blocks of 64 planes +2880.2 of +3350 to +3350 GB/s +86.0%")
 
 
 if __name__ == "__main__":
