@@ -97,20 +97,29 @@ class BenchGpuTest(unittest.TestCase):
     def test_the_best_kernel_of_a_family_says_what_was_computed(self):
         kernels = [{"kernel": "GEMM a", "flops": [1e6, 4e6], "bytes": [1e30, 1e30]},
                    {"kernel": "GEMM b", "flops": [2e6, 3e6], "bytes": [1e30, 1e30]},
-                   {"kernel": "attention D 64, 4 warps", "flops": [1e30, 1e30], "bytes": [1e3, 2e3]},
-                   {"kernel": "attention D 64x", "flops": [1e30, 1e30], "bytes": [1.0, 1.0]},
-                   {"kernel": "gather", "bytes": [5e9, 5e9]}]
+                   {"kernel": "segments a", "flops": [5e6, 7e6], "bytes": [1e30, 1e30]},
+                   {"kernel": "prefill D 64", "flops": [1e30, 1e30], "bytes": [9e9, 9e9]},
+                   {"kernel": "decode D 64", "flops": [1e30, 1e30], "bytes": [1e3, 2e3]},
+                   {"kernel": "decode D 64x", "flops": [1e30, 1e30], "bytes": [1.0, 1.0]},
+                   {"kernel": "decode fp8 D 64", "flops": [1e30, 1e30], "bytes": [1e3, 3e3]},
+                   {"kernel": "gather", "bytes": [5e9, 5e9]},
+                   {"kernel": "pinned", "bytes": [6e9, 7e9]}]
         path = self.computed({"emulated sm_90": kernels, "H100": [{"kernel": "GEMM c",
                                                                    "flops": [9e9, 9e9]}]})
         rows = self.rows("--groups", "gemm,decode,copies", "--computed", path)
-        product = rows["gemm quick qkv 64x64 M=17"]
-        scale = 1 if product["unit"] == "TFLOP/s" else 1e3 * product["bytes"] / product["ops"]
-        for got, flops in zip(product["computed"], (2e6, 4e6)):
-            self.assertAlmostEqual(got, flops * 1e-12 * scale, delta=1e-6 * got)
-        decode = rows["attention decode D=64 heads 4/2 batch 2 context 40 bf16"]
-        self.assertAlmostEqual(decode["computed"][1] / decode["computed"][0], 2)
+        for name, reach in (("gemm quick qkv 64x64 M=17", (2e6, 4e6)),
+                            ("gemm quick down 32x256 in 8 segments M=17", (5e6, 7e6))):
+            product = rows[name]
+            scale = 1 if product["unit"] == "TFLOP/s" else 1e3 * product["bytes"] / product["ops"]
+            for got, flops in zip(product["computed"], reach):
+                self.assertAlmostEqual(got, flops * 1e-12 * scale, delta=1e-6 * got)
+        for kv, times in (("bf16", 2), ("fp8_e4m3", 3)):
+            decode = rows[f"attention decode D=64 heads 4/2 batch 2 context 40 {kv}"]
+            self.assertAlmostEqual(decode["computed"][1] / decode["computed"][0], times)
         self.assertEqual(rows["gather 4 blocks of 4 planes"]["computed"], [5, 5])
-        self.assertNotIn("computed", rows["swap in 4 blocks of 4 planes"])
+        for name in ("gather + pinned", "swap in"):
+            self.assertEqual(rows[f"{name} 4 blocks of 4 planes"]["computed"], [6, 7])
+        self.assertNotIn("computed", rows["copy_pieces 16 x 4096 bytes"])
 
     def test_figures_of_another_card_stand_beside_nothing(self):
         path = self.computed({"H100": [{"kernel": "GEMM c", "flops": [9e9, 9e9]}]})

@@ -101,7 +101,8 @@ GpuWork WorkOf(const Heads& heads, DType kv, const Batch& batch) {
                            " context ", batch.keys, " ", std::string(ToString(kv))),
       .ops = 4 * queries * keys * heads.heads * heads.dim,
       .bytes = kv_bytes + 2 * 2.0 * queries * heads.heads * heads.dim,
-      .family = absl::StrCat("attention D ", heads.dim)};
+      .family = absl::StrCat(prefill ? "prefill" : "decode", IsFp8(kv) ? " fp8" : "", " D ",
+                             heads.dim)};
 }
 
 absl::Status MeasureBatch(GpuBench& bench, const Heads& heads, DType kv, const Pool& pool,

@@ -96,6 +96,7 @@ class CopyBench {
     return {
         .name = absl::StrCat(name, " ", layers_.moved, " blocks of ", layers_.planes, " planes"),
         .bytes = static_cast<double>(MovedBytes()),
+        .family = "pinned",
         .bytes_roof = to_device ? bench_.roofs().to_device : bench_.roofs().from_device,
         .roof_name = to_device ? "pinned to device" : "device to pinned"};
   }

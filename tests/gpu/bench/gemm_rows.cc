@@ -47,7 +47,7 @@ absl::Status MeasureShape(GpuBench& bench, const Shape& shape, std::span<const i
                        .ops = 2.0 * static_cast<double>(m) * elements,
                        .bytes = 2 * elements + static_cast<double>(m * shape.k * 2) +
                                 static_cast<double>(m * shape.n * SizeOf(out_type)),
-                       .family = "GEMM"};
+                       .family = shape.segments > 1 ? "segments" : "GEMM"};
     RETURN_IF_ERROR(bench.Measure(work, [&](int64_t i) {
       return bench.ops().Gemm({.a = a.floats(DType::kBF16),
                                .a_stride = shape.k,

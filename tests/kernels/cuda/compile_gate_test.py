@@ -77,7 +77,22 @@ GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ;
                   "WARPGROUP.DEPBAR.LE gsb0, 0x1 ; WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
                   "USETMAXREG.DEALLOC.CTAPOOL 0x28 ; SYNCS.ARRIVE.TRANS64 RZ, [UR9+0x20008], R2 ;"
                   "UTMALDG.3D [UR8], [UR18] ;")
-SMALL_SM90 = "void SmallGemmSm90Kernel<F16, float, 64, 8, false>(CUtensorMap_st, CUtensorMap_st, Problem)"
+
+
+# As c++filt gives them.
+def small_name(rows, tokens, gated):
+    return ("void baton::cuda::small_gemm_sm90::SmallGemmSm90Kernel<baton::cuda::F16, baton::cuda::F16, "
+            f"{rows}, {tokens}, {gated}>(CUtensorMap_st, CUtensorMap_st, "
+            "baton::cuda::small_gemm_sm90::Problem)")
+
+
+def decode_name(panels, fp8):
+    return (f"void baton::cuda::attention::decode::DecodeSm90Kernel<{panels}, baton::cuda::Bf16, {fp8}>"
+            "(baton::cuda::attention::decode::PlaneMaps, baton::cuda::attention::decode::PlaneMaps, "
+            "baton::cuda::attention::Problem, baton::cuda::attention::Scratch, unsigned int*, float)")
+
+
+SMALL_SM90 = small_name(64, 8, "false")
 SMALL_SM90_CODE = (re.sub("USETMAXREG[^;]*;", "", GEMM_SM90_CODE).replace("64x128", "64x8") +
                    "UCGABAR_ARV ; UCGABAR_WAIT ; ST.E.128 [R6], R24 ;")
 ATTENTION_SM90 = "void AttentionSm90Kernel<128, Bf16>(Maps, Problem, Tiling, float)"
@@ -88,7 +103,7 @@ ATTENTION_SM90_CODE = (
     .replace("HGMMA.64x128x16.F32 R24, gdesc[UR12],",
              "HGMMA.64x128x16.F32.BF16 R24, R124, gdesc[UR16].tnspB,")
     + "UTMALDG.4D [UR8], [UR26] ;")
-DECODE = "void DecodeSm90Kernel<2, Bf16>(PlaneMaps, PlaneMaps, Problem, Scratch, unsigned int*, float)"
+DECODE = decode_name(2, "false")
 DECODE_CODE = ("FENCE.VIEW.ASYNC.S ; SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR12+0x20008], R7 ;"
                "UTMALDG.4D [UR8], [UR18] ; LDSM.16.M88.4 R4, [R8] ; LDSM.16.MT88.4 R4, [R8] ;" +
                128 * "HMMA.16816.F32.BF16 R1, R2, R3, R4 ;" +
@@ -184,7 +199,7 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual(machine_code.missing(ATTENTION, ATTENTION_CODE), [])
         self.assertEqual(machine_code.missing(GEMM_SM90, GEMM_SM90_CODE), [])
         self.assertEqual(machine_code.missing(SMALL_SM90, SMALL_SM90_CODE), [])
-        self.assertEqual(machine_code.missing(SMALL_SM90.replace("false", "true"),
+        self.assertEqual(machine_code.missing(small_name(64, 8, "true"),
                                               SMALL_SM90_CODE.replace("UCGABAR_WAIT ;", "")), [])
         self.assertEqual(machine_code.missing(ATTENTION_SM90, ATTENTION_SM90_CODE), [])
         self.assertEqual(machine_code.missing(DECODE, DECODE_CODE), [])
@@ -228,12 +243,29 @@ class MachineCodeTest(unittest.TestCase):
                 self.assertIn(text, code)
                 self.assertIn(says, "".join(machine_code.missing(name, code.replace(text, other))))
 
-    def test_two_blocks_of_decode_have_room_on_an_sm(self):
-        one = DECODE.replace("<2", "<1")
-        for name, registers, fits in ((DECODE, 255, True), (one, 168, True), (one, 169, False),
-                                      (GEMM, 255, True)):
-            with self.subTest(name, registers=registers):
-                self.assertEqual(machine_code.too_many_registers(name, registers) == [], fits)
+    def test_two_blocks_have_room_on_an_sm(self):
+        # What a quarter of 64 Ki registers has for the 3 warps of 2 * 6, or of 2 * 5, and for 2 of 2 * 4.
+        for name, most in ((decode_name(1, "false"), 168), (decode_name(2, "false"), 255),
+                           (decode_name(4, "false"), 255), (decode_name(1, "true"), 168),
+                           (decode_name(2, "true"), 168), (small_name(64, 8, "false"), 168),
+                           (small_name(64, 64, "true"), 168)):
+            with self.subTest(name):
+                self.assertEqual(machine_code.too_many_registers(name, most), [])
+                if most < 255:
+                    says, = machine_code.too_many_registers(name, most + 1)
+                    self.assertIn("16896 registers of a quarter of an SM for two blocks", says)
+
+    def test_of_other_kernels_one_block_is_promised(self):
+        for name in (GEMM, GEMM_SM90, ATTENTION_SM90, small_name(64, 128, "false"),
+                     small_name(128, 128, "true")):
+            with self.subTest(name):
+                self.assertEqual(machine_code.too_many_registers(name, 255), [])
+
+    def test_a_name_that_is_not_known_is_no_pass(self):
+        for name in (DECODE.replace(", false>", ">"), SMALL_SM90.replace("64, 8", "8")):
+            with self.subTest(name):
+                says, = machine_code.too_many_registers(name, 32)
+                self.assertIn("not known of such a name", says)
 
     def test_a_roof_has_a_product_for_each_chain(self):
         roof, product = "MultiplyOnlyKernel(float*, int)", "HMMA.16816.F32.BF16 R0, R4, R2, R0 ;\n"

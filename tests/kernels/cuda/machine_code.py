@@ -150,11 +150,23 @@ def missing_decode(name, code):
     return problems
 
 
+def warps_of_two(name):
+    """Warps of a block of which an SM is to have two: those of kThreads of attention_decode_sm90.cu and
+    kBlockThreads of small_gemm_sm90.cu. 0 of other kernels, None where a name does not tell."""
+    decode = re.search(r"DecodeSm90Kernel<(\d), [\w:]+, (true|false)>\(", name)
+    if decode:
+        return 6 if decode.group(1) == "1" or decode.group(2) == "true" else 4
+    small = re.search(r"SmallGemmSm90Kernel<[\w:]+, [\w:]+, (\d+), (\d+), (?:true|false)>\(", name)
+    if small:
+        return int(small.group(1)) // 16 + 1 if int(small.group(2)) < 128 else 0
+    return None if re.search("DecodeSm90Kernel|SmallGemmSm90Kernel", name) else 0
+
+
 def too_many_registers(name, registers):
     """Of a kernel that is to have two blocks on an SM, whose quarters have 16384 each."""
-    if "DecodeSm90Kernel" not in name:
-        return []
-    warps = 2 + (4 if "DecodeSm90Kernel<1" in name else 2)
+    warps = warps_of_two(name)
+    if warps is None:
+        return ["whether an SM has room for two blocks is not known of such a name"]
     needed = -(-2 * warps // 4) * (-(-registers * 32 // 256) * 256)  # A warp has units of 256.
     return [f"{needed} registers of a quarter of an SM for two blocks"] * (needed > 16384)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Breaks the kernels in one place at a time: the emulated tests must fail for each.
 
-Usage: mutations.py [--build build/emulated] [--part N/OF] [PART OF A NAME...]
+Usage: mutations.py [--build build/emulated] [--part N/OF] [--table FILE] [PART OF A NAME...]
 Needs a build of the emulated preset. Prints a line for each mutation, with what found it, and exits
-1 if one survives. Some four seconds each, so it is no part of the default tests, but of the nightly
-ones.
+1 if one survives. --table also puts it into FILE, in place of what an earlier run said of it:
+mutation_results.txt is one. Of some hours, so it is no part of the default tests, but of the nightly ones.
 """
 import argparse
 import json
@@ -21,6 +21,7 @@ import attention_mutations
 import device_mutations
 import expert_mutations
 import library_mutations
+import mutation_table
 import product_mutations
 import runner_mutations
 import sample_mutations
@@ -296,7 +297,7 @@ def write(path, text):
     path.write_text(text)
 
 
-def find(build, mutation, folder):
+def find(build, mutation, folder, limit_s):
     """What found a mutation; None if nothing did."""
     files, program, test_filter, _, text, replacement = mutation
     file, _, unit = files.partition(":")
@@ -316,9 +317,9 @@ def find(build, mutation, folder):
         return None, linked.stderr[-500:]
     try:
         tested = run([folder / "program", f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
-                     timeout=900, cwd=ROOT)  # Much longer than any program takes.
+                     timeout=limit_s, cwd=ROOT)
     except subprocess.TimeoutExpired:
-        return "it never ends", ""
+        return f"it has not ended after {limit_s:g} s", ""
     if tested.returncode == 0:
         return None, "every test passed"
     message = re.search(r"^.*(?:\brace|outside|in flight|uninitialised|misaligned|divergence|"
@@ -333,6 +334,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/emulated")
     parser.add_argument("--part", default="1/1", help="each OF-th from the N-th on")
+    parser.add_argument("--table", type=pathlib.Path, help="what found each is put into it")
+    parser.add_argument("--limit", type=float, default=900,
+                        help="seconds for the tests of one: much longer than any program takes")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     first, step = map(int, arguments.part.split("/"))
@@ -340,12 +344,16 @@ def main():
     chosen = [m for m in MUTATIONS
               if not arguments.names or any(name in m[0] + " " + m[3] for name in arguments.names)]
     chosen = chosen[first - 1::step]
+    table = mutation_table.Table(MUTATIONS, arguments.table) if arguments.table else None
     survivors = 0
     with tempfile.TemporaryDirectory() as scratch:
         for mutation in chosen:
-            found, why = find(build, mutation, pathlib.Path(scratch))
+            found, why = find(build, mutation, pathlib.Path(scratch), arguments.limit)
             survivors += found is None
-            print(f"{mutation[0]}: {mutation[3]}: {found or 'SURVIVES: ' + why}", flush=True)
+            says = found or mutation_table.SURVIVES + why
+            print(f"{mutation_table.key_of(mutation)}: {says}", flush=True)
+            if table:
+                table.put(mutation, says)
     print(f"{len(chosen)} mutations, {survivors} survive")
     return 1 if survivors or not chosen else 0
 
