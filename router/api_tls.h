@@ -18,7 +18,7 @@
 namespace baton {
 
 // TLS of the public API by the files of --api-tls-dir (see ReadServerPair), which may be replaced
-// at any time: a new generation is checked first, then new connections go by it, over gRPC within
+// at any time: a new edition is checked first, then new connections go by it, over gRPC within
 // three seconds; a bad one is counted and logged once, and the old stays. Old connections go on.
 // Thread-safe.
 class ApiTls {
@@ -37,7 +37,7 @@ class ApiTls {
   // Of a gRPC server, for all its life. Clients need no certificate.
   std::shared_ptr<grpc::ServerCredentials> MakeGrpcCredentials() const;
 
-  int64_t refused_generations() const { return refused_; }
+  int64_t refused_editions() const { return refused_; }
   int64_t not_after_s() const { return not_after_s_; }  // Of the leaf in use.
 
  private:

@@ -202,7 +202,7 @@ void RouterProcess::WatchFiles() {
   if (api_tls_ == nullptr) return;
   metrics_->ExportValue("baton_api_tls_refused_total",
                         "Changes of --api-tls-dir that were not taken.", MetricKind::kCounter,
-                        [this] { return static_cast<double>(api_tls_->refused_generations()); });
+                        [this] { return static_cast<double>(api_tls_->refused_editions()); });
   metrics_->ExportValue("baton_api_tls_not_after_seconds",
                         "When the API's certificate ends, seconds since 1970.", MetricKind::kGauge,
                         [this] { return static_cast<double>(api_tls_->not_after_s()); });

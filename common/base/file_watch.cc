@@ -46,7 +46,7 @@ absl::Status FileWatch::Look() {
 
 void FileWatch::Poll() {
   const absl::Status status = Look();
-  // What is only half there says nothing of the generation that was refused before.
+  // What is only half there says nothing of the edition that was refused before.
   if (status.ok() && seen_ == current_) last_refusal_.clear();
   if (status.ok()) return;
   if (std::exchange(last_refusal_, std::string(status.message())) == status.message()) return;

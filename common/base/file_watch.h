@@ -13,16 +13,16 @@ namespace baton {
 
 struct FileWatchOptions {
   const char* thread_name = "file-watch";
-  // All that makes a generation. All functions run on the thread that polls.
+  // All that makes an edition of the files. All functions run on the thread that polls.
   std::function<absl::StatusOr<std::string>()> read;
-  // Checks a generation and switches to it, or leaves everything as it is and says why.
+  // Checks an edition and switches to it, or leaves everything as it is and says why.
   std::function<absl::Status(const std::string& bytes)> take;
-  // Told once of each reason for which a generation is not taken.
+  // Told once of each reason for which an edition is not taken.
   std::function<void(const absl::Status&)> on_refused;
 };
 
 // Looks at files each second and offers what has changed, once it has read the same twice: a file
-// that is still being written is no generation. What is refused is tried again at each look.
+// that is still being written is no edition. What is refused is tried again at each look.
 class FileWatch {
  public:
   // `current`: what was read and taken at first.

@@ -13,8 +13,9 @@ using Incarnation = uint64_t;
 // One try of a sequence on one (prefill, decode) pair, counted from 1.
 using Attempt = uint32_t;
 
-// A gRPC call as its owner's node names it: the router counts the calls it opens, a worker's edge
-// counts the calls it accepts. Unique within one process start.
+// A Decode or Prefill call, an entry of a session (or a gRPC call of its own where a peer has no
+// sessions), as its owner's node names it: the router counts the calls it opens, a worker's edge
+// those it accepts. Unique within one process start.
 using CallId = uint64_t;
 
 // 128-bit name of a sequence (one prompt, one choice), given by the router that accepted it.

@@ -83,8 +83,8 @@ class ClusterTls {
 
   TlsRefusals& refusals() const { return *refusals_; }
 
-  // Generations in --tls-dir that were not taken.
-  int64_t refused_generations() const { return refused_; }
+  // Editions of --tls-dir that were not taken.
+  int64_t refused_editions() const { return refused_; }
 
  private:
   ClusterTls();

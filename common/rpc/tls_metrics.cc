@@ -14,10 +14,11 @@ void ExportTls(const ClusterTls* tls, Metrics* metrics) {
                     return std::vector<MetricSample>{
                         {.labels = {}, .value = static_cast<double>(tls->current()->not_after_s)}};
                   });
+  // Named before editions were; dashboards know the name.
   metrics->Export("baton_tls_generations_refused_total",
-                  "Generations in --tls-dir that were not taken.", MetricKind::kCounter, [tls] {
+                  "Editions of --tls-dir that were not taken.", MetricKind::kCounter, [tls] {
                     return std::vector<MetricSample>{
-                        {.labels = {}, .value = static_cast<double>(tls->refused_generations())}};
+                        {.labels = {}, .value = static_cast<double>(tls->refused_editions())}};
                   });
   metrics->Export(
       "baton_tls_refused_total",

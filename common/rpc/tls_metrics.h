@@ -5,7 +5,7 @@
 
 namespace baton {
 
-// Exports when the certificate ends, how many generations of --tls-dir were not taken, and how many
+// Exports when the certificate ends, how many editions of --tls-dir were not taken, and how many
 // peers were refused. Nothing
 // where there is no TLS. `tls` outlives `metrics`.
 void ExportTls(const ClusterTls* tls, Metrics* metrics);

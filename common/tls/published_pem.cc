@@ -38,7 +38,7 @@ absl::Status PublishedPem::Publish(const std::string& text) {
   const int fresh = memfd_create("baton-tls", MFD_CLOEXEC);
   if (fresh < 0) return absl::ErrnoToStatus(errno, "cannot hold certificates in memory");
   absl::Status status = WriteAll(fresh, text);
-  const timespec time{.tv_sec = ++generation_, .tv_nsec = 0};
+  const timespec time{.tv_sec = ++edition_, .tv_nsec = 0};
   const timespec times[2] = {time, time};
   if (status.ok() && futimens(fresh, times) != 0) status = absl::ErrnoToStatus(errno, "futimens");
   if (status.ok() && fd_ < 0) {

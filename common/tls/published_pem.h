@@ -28,7 +28,7 @@ class PublishedPem {
   PublishedPem() = default;
 
   int fd_ = -1;
-  int64_t generation_ = 0;
+  int64_t edition_ = 0;
 };
 
 }  // namespace baton

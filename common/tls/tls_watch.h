@@ -17,13 +17,13 @@ struct TlsWatchOptions {
   std::string dir;
   TlsRole role = TlsRole::kAdmin;      // That the certificate must name.
   std::function<int64_t()> unix_seconds;  // The wall clock.
-  // Told of each generation that is taken after the first, and of each that is not, with why; on
+  // Told of each edition that is taken after the first, and of each that is not, with why; on
   // the thread that polls. A bad one is told once.
   std::function<void(const TlsIdentity&)> on_change;
   std::function<void(const absl::Status&)> on_refused;
 };
 
-// The identity in a folder, looked at each second: a new generation replaces the old one when all
+// The identity in a folder, looked at each second: a new edition replaces the old one when all
 // of it fits, and it is of the same release and role; else the old one stays. Thread-safe.
 class TlsWatch {
  public:

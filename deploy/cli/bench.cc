@@ -73,7 +73,7 @@ class Load {
 
  private:
   void Arrive() {
-    Send();
+    StartCall();
     if (++sent_ == options_.num_requests) return;
     const double gap_s = -std::log1p(-random_.Unit()) / options_.rate;
     timer_.expires_after(
@@ -95,7 +95,7 @@ class Load {
         .dump();
   }
 
-  void Send() {
+  void StartCall() {
     if (in_flight_ >= kMaxInFlight) {
       samples_.push_back({.error = "not sent: too many requests in flight"});
       return;

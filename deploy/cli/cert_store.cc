@@ -79,7 +79,7 @@ class FolderLock {
 };
 
 // The name of a folder that Switch made, beside the link.
-bool IsGeneration(const fs::path& name) {
+bool IsEdition(const fs::path& name) {
   const std::string text = name.string();
   return text.starts_with("..") && text.size() > 2 && absl::ascii_isdigit(text[2]);
 }
@@ -191,7 +191,7 @@ absl::Status CertStore::Switch(const std::string& path, const std::vector<File>&
   std::vector<fs::path> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const fs::path other = entry.path().filename();
-    if (other != name && IsGeneration(other)) others.push_back(entry.path());
+    if (other != name && IsEdition(other)) others.push_back(entry.path());
   }
   for (const fs::path& other : others) fs::remove_all(other, error);
   return absl::OkStatus();

@@ -14,7 +14,7 @@
 namespace baton::cli {
 
 // The folder of `baton certs`: ca/ with the CA and its key, and for each role a folder that serves
-// as --tls-dir. There the files are links through one link to a folder of one generation, so that
+// as --tls-dir. There the files are links through one link to a folder of one edition, so that
 // all of them are replaced at once; ca/ becomes such a folder when it first changes.
 //
 // Rotation of the CA: in ca/ is what issues (ca.key, ca.crt), and beside it first the CA that is to

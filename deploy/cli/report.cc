@@ -57,7 +57,7 @@ class DetachedReport : public Report {
 
   void Progress(absl::string_view line) override {
     log_.WriteLine(line);
-    Send(kProgressMark, line);
+    Tell(kProgressMark, line);
   }
   void LogLine(const std::string&, absl::string_view) override {}  // In the server's own log file.
   void Ready(const std::string& text) override { End(kReadyMark, text); }
@@ -72,10 +72,10 @@ class DetachedReport : public Report {
  private:
   void End(char mark, const std::string& text) {
     log_.WriteLine(text);
-    Send(mark, text);
+    Tell(mark, text);
     ClosePipe();
   }
-  void Send(char mark, absl::string_view text) {
+  void Tell(char mark, absl::string_view text) {
     if (pipe_fd_ < 0) return;
     std::string message;
     for (absl::string_view line : absl::StrSplit(text, '\n')) {

@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kFoldThreads) FoldKernel(Problem args, Scratch
   // Every thread folds the states, and its own columns.
   for (int column = threadIdx.x; column < args.v_cache.dim; column += kFoldThreads) {
     float sum[1] = {0.0f};
-    const SoftmaxState total = FoldPartials(scratch, row, first, last, column, sum);
+    const SoftmaxState total = FoldStates(scratch, row, first, last, column, sum);
     const float factor = EndRow(args, total, token, head, kv_head, column == 0);
     StoreResult<T>(args, token, head, column, sum[0] * factor);
   }
@@ -310,7 +310,8 @@ cudaError_t ChooseWarps(const Problem& args, const AttentionRoom& room, cudaStre
   return LaunchAttention<kDim, T, attention::kMostWarps>(args, stream);
 }
 
-// A head runs in the next larger kernel, its last columns being zeros.
+// A head runs in the next larger kernel, its last columns being zeros. None is of 120: a product
+// takes 16 columns of k, so its scores would be as many as of 128, with a sixteenth less of values.
 template <typename T>
 cudaError_t ChooseDim(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
   const int dim = args.k_cache.dim;

@@ -307,7 +307,7 @@ BATON_DEVICE void MergeRows(const Problem& args, const Scratch& scratch, const P
     const int head = work.kv_head * work.group + row % work.group;
     float sums[2] = {0.0f, 0.0f};
     const SoftmaxState total =
-        FoldPartials(scratch, token * args.num_heads + head, first, last, column, sums);
+        FoldStates(scratch, token * args.num_heads + head, first, last, column, sums);
     const float factor = EndRow(args, total, token, head, work.kv_head, column == 0);
     StoreResult<T>(args, token, head, column, sums[0] * factor);
     StoreResult<T>(args, token, head, column + 1, sums[1] * factor);

@@ -150,8 +150,8 @@ struct Scratch {
 // Folds partials [first, last] of a row in their order: of its sums kColumns from `column` on,
 // which begin as zeros: one, or two from an even one. Several partials are loaded at once.
 template <int kColumns>
-BATON_DEVICE SoftmaxState FoldPartials(const Scratch& scratch, int64_t row, int first, int last,
-                                       int column, float (&sums)[kColumns]) {
+BATON_DEVICE SoftmaxState FoldStates(const Scratch& scratch, int64_t row, int first, int last,
+                                     int column, float (&sums)[kColumns]) {
   constexpr int kAtOnce = 16;
   SoftmaxState total{MinusInfinity(), 0.0f};
   BATON_ROLLED

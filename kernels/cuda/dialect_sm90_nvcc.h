@@ -18,6 +18,29 @@
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
 
+// The names of so many sums in a wgmma's text, and their registers.
+#define BATON_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define BATON_NAMES_32 \
+  BATON_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define BATON_NAMES_64                                                               \
+  BATON_NAMES_32                                                                     \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define BATON_NAMES_128                                                                          \
+  BATON_NAMES_64                                                                                 \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"             \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"             \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126"   \
+  ", %127"
+#define BATON_SUMS_16 BATON_SUMS(0), BATON_SUMS(8)
+#define BATON_SUMS_32 BATON_SUMS_16, BATON_SUMS(16), BATON_SUMS(24)
+#define BATON_SUMS_64 BATON_SUMS_32, BATON_SUMS(32), BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+#define BATON_SUMS_128                                                                           \
+  BATON_SUMS_64, BATON_SUMS(64), BATON_SUMS(72), BATON_SUMS(80), BATON_SUMS(88), BATON_SUMS(96), \
+      BATON_SUMS(104), BATON_SUMS(112), BATON_SUMS(120)
+
 namespace baton::cuda {
 
 using TensorMap = CUtensorMap;
@@ -178,74 +201,34 @@ __device__ __forceinline__ void FenceSums(float (&sums)[kCount], uint32_t (&oper
 template <typename T>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const T* a, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
-          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" BATON_NAMES_64
+                 "}, %64, %65, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_64
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
-          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" BATON_NAMES_64
+                 "}, %64, %65, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_64
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   }
 }
 // The same with 256 columns.
 template <typename T>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[128], const T* a, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
-        "%111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
-        "%127}, "
-        "%128, %129, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
-          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56), BATON_SUMS(64), BATON_SUMS(72),
-          BATON_SUMS(80), BATON_SUMS(88), BATON_SUMS(96), BATON_SUMS(104), BATON_SUMS(112),
-          BATON_SUMS(120)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" BATON_NAMES_128
+                 "}, %128, %129, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_128
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
-        "%111, "
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
-        "%127}, "
-        "%128, %129, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
-          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56), BATON_SUMS(64), BATON_SUMS(72),
-          BATON_SUMS(80), BATON_SUMS(88), BATON_SUMS(96), BATON_SUMS(104), BATON_SUMS(112),
-          BATON_SUMS(120)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" BATON_NAMES_128
+                 "}, %128, %129, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_128
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   }
 }
 // The same with 8, 16, 32 and 64 columns.
@@ -292,66 +275,50 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[8], const T* a, const T
 template <typename T>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[16], const T* a, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" BATON_NAMES_16
+                 "}, %16, %17, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_16
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {" BATON_NAMES_16
+                 "}, %16, %17, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_16
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   }
 }
 template <typename T>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[32], const T* a, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" BATON_NAMES_32
+                 "}, %32, %33, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_32
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, 1, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" BATON_NAMES_32
+                 "}, %32, %33, 1, 1, 1, 0, 0;"
+                 : BATON_SUMS_32
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   }
 }
 // The same, but c becomes the product alone, whatever it was.
 template <typename T>
 __device__ __forceinline__ void MultiplyAnewAsync(float (&c)[32], const T* a, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, 0, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" BATON_NAMES_32
+                 "}, %32, %33, 0, 1, 1, 0, 0;"
+                 : BATON_SUMS_32
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, 0, 1, 1, 0, 0;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
-        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" BATON_NAMES_32
+                 "}, %32, %33, 0, 1, 1, 0, 0;"
+                 : BATON_SUMS_32
+                 : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+                 : "memory");
   }
 }
 // c += a * b of 16 rows of b, which has 64 columns: a is in registers, of which those of mma.sync's
@@ -360,25 +327,19 @@ template <typename T, int kOperands>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[32], const uint32_t (&a)[kOperands],
                                               int step, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
-        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
-          "l"(RowsDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" BATON_NAMES_32
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : BATON_SUMS_32
+                 : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]),
+                   "r"(a[4 * step + 3]), "l"(RowsDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
-        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
-          "l"(RowsDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" BATON_NAMES_32
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : BATON_SUMS_32
+                 : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]),
+                   "r"(a[4 * step + 3]), "l"(RowsDescriptor(b))
+                 : "memory");
   }
 }
 // The same where b has 128 columns.
@@ -386,31 +347,19 @@ template <typename T, int kOperands>
 __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const uint32_t (&a)[kOperands],
                                               int step, const T* b) {
   if constexpr (T::kIsBf16) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
-          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
-        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
-          "l"(RowsDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" BATON_NAMES_64
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : BATON_SUMS_64
+                 : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]),
+                   "r"(a[4 * step + 3]), "l"(RowsDescriptor(b))
+                 : "memory");
   } else {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
-          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
-        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
-          "l"(RowsDescriptor(b))
-        : "memory");
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" BATON_NAMES_64
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : BATON_SUMS_64
+                 : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]),
+                   "r"(a[4 * step + 3]), "l"(RowsDescriptor(b))
+                 : "memory");
   }
 }
 __device__ __forceinline__ void CommitProducts() {
@@ -436,5 +385,13 @@ __device__ __forceinline__ void FinishSums(float (&sums)[kCount], uint32_t (&ope
 
 }  // namespace baton::cuda
 
+#undef BATON_SUMS_128
+#undef BATON_SUMS_64
+#undef BATON_SUMS_32
+#undef BATON_SUMS_16
+#undef BATON_NAMES_128
+#undef BATON_NAMES_64
+#undef BATON_NAMES_32
+#undef BATON_NAMES_16
 #undef BATON_SUMS
 #undef BATON_FOUR_SUMS

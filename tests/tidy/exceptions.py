@@ -52,6 +52,13 @@ BANNED_EXCEPTIONS = {
     ("tests/sim/planted_test.cc", "getenv"): "the nightly form",
 }
 
+# Outside common/rpc, what may use generated protobuf types: it serves gRPC. A name that ends in
+# _service alone gives no right to: the router's own two services (ARCHITECTURE.md, section 2) do not.
+SERVES_GRPC = {
+    "router/admin_service.cc": "baton.v1.Admin",
+    "router/inference_service.cc": "baton.v1.Inference",
+}
+
 # A .cc without a test file of its own: why. "main.cc" stands for every program's.
 UNTESTED = {
     "common/base/protocol_version.cc": "tests/cluster/releases_test.py",

@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from bounds import check_bounds, check_invariants  # noqa: E402
 from braces import check_braces  # noqa: E402
 from citations import check_citations  # noqa: E402
-from exceptions import BANNED_EXCEPTIONS, UNTESTED  # noqa: E402
+from exceptions import BANNED_EXCEPTIONS, SERVES_GRPC, UNTESTED  # noqa: E402
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 70
 WIDE = re.compile(r"^.{101}", re.M)
@@ -116,6 +116,7 @@ class Lists:
     untested: dict = dataclasses.field(default_factory=lambda: UNTESTED)
     readme_limits: dict = dataclasses.field(default_factory=lambda: README_LIMITS)
     not_in_emulated: dict = dataclasses.field(default_factory=lambda: NOT_IN_EMULATED)
+    serves_grpc: dict = dataclasses.field(default_factory=lambda: SERVES_GRPC)
 
 
 class Report:
@@ -240,10 +241,10 @@ def check_includes(tree, lists, report):
         folder = path.parent.as_posix()
         target_folder = pathlib.PurePosixPath(target).parent.as_posix()
         if target.endswith(".pb.h"):
-            edge = folder == "common/rpc" or path.stem.endswith(("_service", "_service_test"))
-            if not edge and not folder.startswith("tests/"):
+            is_edge = folder == "common/rpc" or name in lists.serves_grpc
+            if not is_edge and not folder.startswith("tests/"):
                 report.add(name, line, "protobuf",
-                           "generated types stop at common/rpc and the *_service files")
+                           "generated types stop at common/rpc and what SERVES_GRPC names")
         elif target.startswith((".", "/")) or (f"{folder}/{target}" in tree.files and
                                                target not in tree.files):
             report.add(name, line, "include-path", f'"{target}": include from the root')
@@ -337,9 +338,13 @@ def check_lists_are_true(tree, lists, report):
     for name in lists.readme_limits:
         if name in tree.files and tree.files[name].count("\n") <= MAX_README_LINES:
             report.add(HERE, 1, "stale-exception", f"{name} needs no limit of its own")
+    for name in lists.serves_grpc:
+        if name in tree.files and '.grpc.pb.h"' not in tree.files[name]:
+            report.add(HERE, 1, "stale-exception", f"{name} serves no gRPC")
     named = [name for name, _ in lists.banned_exceptions] + list(lists.readme_limits)
     named += [name for name in lists.untested if "/" in name]
-    for name in named + list(lists.not_in_emulated) + list(lists.edges):
+    named += list(lists.not_in_emulated) + list(lists.serves_grpc)
+    for name in named + list(lists.edges):
         if name not in tree.names:
             report.add(HERE, 1, "missing-file", f"{name} is in a list and not in the tree")
 

@@ -27,7 +27,7 @@ def body(lines, head="void Long()"):
 def lists(**named):
     """Lists that name nothing, but for what is given."""
     empty = {field: {} for field in ("edges", "banned_exceptions", "untested", "readme_limits",
-                                     "not_in_emulated")}
+                                     "not_in_emulated", "serves_grpc")}
     return tidy.Lists(**{**empty, **named})
 
 
@@ -125,7 +125,12 @@ class TidyTest(unittest.TestCase):
         include = '#include "baton/v1/cluster.pb.h"\n'
         self.assert_found("protobuf", "common/engine/a.cc", include)
         self.assert_clean("common/rpc/a.cc", include)
-        self.assert_clean("router/inference_service.cc", include)
+        self.assert_found("protobuf", "router/router_service.cc", include)
+        name, serves = "router/inference_service.cc", '#include "baton/v1/inference.grpc.pb.h"\n'
+        self.assert_found("protobuf", name, serves)
+        own = lists(serves_grpc={name: "baton.v1.Inference"})
+        self.assert_clean(name, serves, own=own)
+        self.assertIn((tidy.HERE, 1, "stale-exception"), self.violations({name: "\n"}, own=own))
 
     def test_banned_calls_are_found_in_code_and_not_in_comments(self):
         for token in ("std::chrono::steady_clock::now();", "gpr_now(GPR_CLOCK_REALTIME);",

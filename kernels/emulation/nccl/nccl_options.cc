@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "kernels/emulation/option_words.h"
+
 namespace baton::emulation::nccl {
 namespace {
 
@@ -90,15 +92,10 @@ Current& TheCurrent() {
 
 std::optional<Options> ParseOptions(std::string_view text) {
   Options options;
-  while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(word.size() < text.size() ? word.size() + 1 : word.size());
-    if (word.empty()) continue;
-    const size_t equals = word.find('=');
-    if (equals == std::string_view::npos) return std::nullopt;
-    if (!ParseWord(word.substr(0, equals), word.substr(equals + 1), options)) return std::nullopt;
-  }
-  return options;
+  const bool is_good = ParseWords(text, [&](std::string_view key, std::string_view value) {
+    return ParseWord(key, value, options);
+  });
+  return is_good ? std::optional(options) : std::nullopt;
 }
 
 Options CurrentOptions() {

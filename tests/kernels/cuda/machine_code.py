@@ -216,14 +216,27 @@ def missing(name, code):
     return problems
 
 
+# A macro without arguments, which may go on over lines.
+MACRO = re.compile(r"^#define (\w+) ((?:.*\\\n)*.*)\n", re.M)
+
+
+def expanded(source):
+    """The source with its macros without arguments in place, in order: each may use those before it."""
+    macros = {}
+    for name, body in MACRO.findall(source):
+        body = body.replace("\\\n", " ").strip()
+        macros[name] = re.sub(r"\w+", lambda word: macros.get(word.group(), word.group()), body)
+    return re.sub(r"\w+", lambda word: macros.get(word.group(), word.group()), MACRO.sub("", source))
+
+
 def statements_of(source):
     """Function -> its asm statements, with blanks and joined strings as PTX has them."""
     out = {}
-    for found in re.finditer(r"(\w+)\([^;{}]*\) \{|(\basm\b.*?\);\n)", source, re.DOTALL):
+    for found in re.finditer(r"(\w+)\([^;{}]*\) \{|(\basm\b.*?\);\n)", expanded(source), re.DOTALL):
         if found.group(1):
             function = found.group(1)
         else:
-            text = re.sub(r'"\s*\n\s*"', "", found.group(2))
+            text = re.sub(r'"\s+"', "", found.group(2))
             text = re.sub(r"\s+", " ", text).strip().replace("asm volatile( ", "asm volatile(")
             out.setdefault(function, []).append(text)
     return out

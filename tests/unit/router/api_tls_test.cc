@@ -21,7 +21,7 @@ class ApiTlsTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<ApiTls>> Create() {
     return ApiTls::Create(folder_.path(), [this] { return now_s_; });
   }
-  // A generation is taken when two looks found the same.
+  // An edition is taken when two looks found the same.
   static void PollTwice(ApiTls& tls) {
     for (int i = 0; i < 2; ++i) tls.Poll();
   }
@@ -33,7 +33,7 @@ class ApiTlsTest : public ::testing::Test {
   TlsFolder folder_;
 };
 
-TEST_F(ApiTlsTest, ANewGenerationIsTakenWhole) {
+TEST_F(ApiTlsTest, ANewEditionIsTakenWhole) {
   const auto tls = Create();
   ASSERT_TRUE(tls.ok()) << tls.status();
   EXPECT_EQ((*tls)->not_after_s(), kNowS + kLeafDays * kDayS);
@@ -45,14 +45,14 @@ TEST_F(ApiTlsTest, ANewGenerationIsTakenWhole) {
   folder_.WriteOne("tls.key", next.key_pem);
   PollTwice(**tls);
   EXPECT_EQ((*tls)->context(), old);
-  EXPECT_EQ((*tls)->refused_generations(), 1);
+  EXPECT_EQ((*tls)->refused_editions(), 1);
   folder_.WriteOne("tls.crt", next.chain_pem);
   PollTwice(**tls);
   EXPECT_EQ(LeafOf(**tls), next.chain_pem);
   EXPECT_EQ((*tls)->not_after_s(), now_s_ + kLeafDays * kDayS);
 }
 
-TEST_F(ApiTlsTest, ABadGenerationIsCountedOnceAndTheOldStays) {
+TEST_F(ApiTlsTest, ABadEditionIsCountedOnceAndTheOldStays) {
   const auto tls = Create();
   ASSERT_TRUE(tls.ok()) << tls.status();
   const std::string leaf = LeafOf(**tls);
@@ -65,9 +65,9 @@ TEST_F(ApiTlsTest, ABadGenerationIsCountedOnceAndTheOldStays) {
   put([&] { folder_.Write(Files(kNowS - 2 * kLeafDays * kDayS)); });  // Expired.
   put([&] { folder_.WriteOne("tls.crt", "nothing"); });
   put([&] { std::filesystem::remove(folder_.file("tls.key")); });
-  EXPECT_EQ((*tls)->refused_generations(), 3);
+  EXPECT_EQ((*tls)->refused_editions(), 3);
   put([&] { folder_.Write(Files(kNowS + kDayS)); });  // Not valid yet,
-  EXPECT_EQ((*tls)->refused_generations(), 4);
+  EXPECT_EQ((*tls)->refused_editions(), 4);
   now_s_ += kDayS;  // and then it is.
   (*tls)->Poll();
   EXPECT_NE(LeafOf(**tls), leaf);

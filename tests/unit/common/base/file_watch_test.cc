@@ -64,7 +64,7 @@ TEST(FileWatchTest, WhatIsRefusedIsToldOnceAndTheOldStays) {
   EXPECT_THAT(h.taken, ElementsAre());
 }
 
-TEST(FileWatchTest, ARefusedGenerationIsTriedAgain) {
+TEST(FileWatchTest, ARefusedEditionIsTriedAgain) {
   bool is_time = false;
   int taken = 0;
   FileWatch watch({.read = [] { return std::string("next"); },

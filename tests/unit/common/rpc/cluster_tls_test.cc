@@ -183,11 +183,11 @@ TEST_P(ClusterTlsTest, WhoseCaIsTrustedNoMoreLosesHisConnectionAndGetsNoOther) {
   EXPECT_EQ(hello(Client(TlsRole::kRouter)), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(inbox.Next<WorkerDown>(absl::Seconds(60)).has_value());
 
-  // A generation that does not fit is counted, and changes nothing.
+  // An edition that does not fit is counted, and changes nothing.
   worker.party.folder.WriteOne("tls.key", next.key_pem());
-  while (worker.party.tls->refused_generations() == 0 && SteadyNow() < limit) {
+  while (worker.party.tls->refused_editions() == 0 && SteadyNow() < limit) {
   }
-  EXPECT_EQ(worker.party.tls->refused_generations(), 1);
+  EXPECT_EQ(worker.party.tls->refused_editions(), 1);
   EXPECT_EQ(hello(by_next), grpc::StatusCode::OK);
 }
 

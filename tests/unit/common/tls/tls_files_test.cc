@@ -57,7 +57,7 @@ TEST_F(TlsFilesTest, AKeyThatOthersMayOpenIsRefused) {
   }
 }
 
-TEST_F(TlsFilesTest, FilesOfTwoGenerationsAreRefused) {
+TEST_F(TlsFilesTest, FilesOfTwoEditionsAreRefused) {
   const TlsFiles next = NewFiles(authority_, IdOf(TlsRole::kPrefill));
   folder_.WriteOne("tls.key", next.key_pem);
   EXPECT_THAT(Error(), HasSubstr("tls.key does not fit tls.crt"));

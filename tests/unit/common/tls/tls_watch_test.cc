@@ -49,7 +49,7 @@ class TlsWatchTest : public ::testing::Test {
   std::vector<std::string> refusals_;
 };
 
-TEST_F(TlsWatchTest, TakesANewGenerationOnce) {
+TEST_F(TlsWatchTest, TakesANewEditionOnce) {
   const auto watch = Watch();
   watch->Poll();
   EXPECT_TRUE(changes_.empty());

@@ -231,11 +231,11 @@ TEST_F(RotationTest, AStepThatWasInterruptedAnywhereIsDoneByTheSameStepOnceMore)
   for (const fs::path& folder : folders) interrupt_at(folder, finish);
   EXPECT_TRUE(finish());
   for (const fs::path& folder : folders) {
-    int generations = 0;  // Nothing is left of what was interrupted.
+    int editions = 0;  // Nothing is left of what was interrupted.
     for (const auto& entry : fs::directory_iterator(folder)) {
-      generations += entry.is_directory() && !entry.is_symlink();
+      editions += entry.is_directory() && !entry.is_symlink();
     }
-    EXPECT_EQ(generations, 1) << folder;
+    EXPECT_EQ(editions, 1) << folder;
   }
   EXPECT_EQ(Files(TlsRole::kDecode).ca_pem, CaFile("ca.crt"));
   EXPECT_EQ(Files(TlsRole::kRouter).ca_pem, CaFile("ca.crt"));
