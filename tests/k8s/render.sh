@@ -94,7 +94,29 @@ for name in "${committed[@]}"; do
   diff -u "$here/renderings/$name.yaml" "$work/renderings/$name.yaml" ||
     { echo "$name: the committed rendering is another; tests/k8s/render.sh --write"; failed=1; }
 done
+# Releases and namespaces of names that YAML would take for something else, and the longest.
+for name in 123/2024 true/null 1e3/0x10 a.b/1.5 "$(printf 'x%.0s' {1..53})/$(printf 'n%.0s' {1..63})"; do
+  "$helm" template "${name%/*}" "$chart" --namespace "${name#*/}" --kube-version 1.30.0 \
+    --values "$here/values/service_monitor.yaml" >"$work/renderings/release-${name%/*}.yaml" || failed=1
+done
+digest=$(printf 'a%.0s' {1..64})
+# What the schema cannot say: the templates fail, and name the value.
+while IFS='|' read -r values message; do
+  "$helm" template baton "$chart" --set "apiKeys.existingSecret=k,${values/@/$digest}" >"$work/out" 2>&1 &&
+    { echo "rendered: $values"; failed=1; }
+  grep -qF "$message" "$work/out" || { echo "$values: not '$message' but"; cat "$work/out"; failed=1; }
+done <<'EOF'
+decode.strategy.maxSurge=0|decode.strategy: maxUnavailable and maxSurge are both 0
+decode.accelerator.type=nvidia,decode.strategy.maxUnavailable=0%|decode.strategy: maxUnavailable
+router.strategy.maxSurge=0%,router.strategy.maxUnavailable=0|router.strategy: maxUnavailable
+router.autoscaling.enabled=true,router.autoscaling.min=9|router.autoscaling.min: 9 is more than max
+router.autoscaling.enabled=true,router.resources=null|router.resources.requests.cpu: needed
+image.tag=sha256:@,decode.accelerator.type=nvidia|image.gpuTag: needed
+decode.extraArgs={--drain-timeout-s=600}|decode.extraArgs: --drain-timeout-s=600 does not end within
+decode.extraVolumeMounts[0].name=x,decode.extraVolumeMounts[0].mountPath=/x|decode.extraVolumeMounts: no volume is named x
+decode.accelerator.type=nvidia,decode.resources.limits.nvidia\.com/gpu=2|decode.resources: nvidia.com/gpu is not
+EOF
 "$kubeconform" -strict -summary \
   -schema-location "$cache/$schemas/{{.ResourceKind}}{{.KindSuffix}}.json" "$work"/renderings/*.yaml || failed=1
-echo "$(ls "$work/renderings" | wc -l) sets of values rendered"
+echo "$(ls "$work/renderings" | wc -l) sets of values and names rendered"
 exit $failed

@@ -1,9 +1,15 @@
-{{- define "baton.name" -}}{{ .Release.Name | replace "." "-" | trunc 40 | trimSuffix "-" }}{{- end }}
+{{/* Names of Services begin with a letter. A part of a long name is that of other releases, too. */}}
+{{- define "baton.name" -}}
+{{- $name := .Release.Name | replace "." "-" }}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = print "baton-" $name }}{{ end }}
+{{- if gt (len $name) 40 }}{{ $name = printf "%s-%s" (trunc 33 $name | trimSuffix "-") (sha256sum .Release.Name | trunc 6) }}{{ end }}
+{{- $name }}
+{{- end }}
 
 {{/* Of root and role. */}}
 {{- define "baton.selector" -}}
 app.kubernetes.io/name: baton
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .role }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
@@ -19,7 +25,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }
 {{/* Name and labels of an object of a role. */}}
 {{- define "baton.metadata" -}}
 name: {{ include "baton.name" .root }}-{{ .suffix | default .role }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
   {{- include "baton.labels" . | nindent 2 }}
 {{- end }}
@@ -27,7 +33,10 @@ labels:
 {{- define "baton.image" -}}
 {{- $image := .root.Values.image }}
 {{- $tag := $image.tag | default .root.Chart.AppVersion }}
-{{- if eq .accelerator "nvidia" }}{{ $tag = $image.gpuTag | default (print $tag "-gpu") }}{{ end -}}
+{{- if eq .accelerator "nvidia" }}
+{{- if and (hasPrefix "sha256:" $tag) (not $image.gpuTag) }}{{ fail "image.gpuTag: needed, as image.tag is a digest" }}{{ end }}
+{{- $tag = $image.gpuTag | default (print $tag "-gpu") }}
+{{- end -}}
 {{ $image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
 {{- end }}
 
@@ -107,12 +116,13 @@ dns:///{{ include "baton.name" .root }}-{{ .role }}.{{ .root.Release.Namespace }
       (printf "--drain-timeout-s=%d" (sub $grace 10))) }}
 {{- end }}
 {{- $given := list }}
-{{- range .values.extraArgs }}{{ $given = append $given (splitList "=" . | first) }}{{ end }}
+{{- $extra := .values.extraArgs | default list }}
+{{- range $extra }}{{ $given = append $given (splitList "=" . | first) }}{{ end }}
 {{- $kept := list }}
 {{- range $args }}
 {{- if not (has (splitList "=" . | first) $given) }}{{ $kept = append $kept . }}{{ end }}
 {{- end }}
-{{- concat $kept .values.extraArgs | toJson }}
+{{- concat $kept $extra | toJson }}
 {{- end }}
 
 {{/* Of every container of the release: Pod Security "restricted", but what a role must have. */}}
