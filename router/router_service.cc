@@ -13,7 +13,9 @@
 namespace baton {
 namespace {
 
-constexpr std::ptrdiff_t kMostAtOnce = 64;  // Deliveries of a task: others of its thread wait.
+// Of a task, while others of its thread wait. A delivery may have more tokens for itself.
+constexpr size_t kMostDeliveries = 64;
+constexpr size_t kMostTokens = 1024;
 constexpr absl::Duration kAuditLimit = absl::Seconds(2);
 
 // What became usable or unusable; both in order of index.
@@ -87,13 +89,18 @@ absl::StatusOr<uint64_t> RouterService::Submit(ValidRequest request,
   {
     absl::MutexLock lock(&mutex_);
     if (stopped_) return absl::UnavailableError("the router is shutting down");
+    if (!deliveries_.empty() &&
+        SteadyNow() - deliveries_.front().since > options_.max_delivery_wait) {
+      return absl::ResourceExhaustedError(
+          "the router is behind with its answers: try again in a second");
+    }
     key = ++last_request_;
-    sinks_[key] = std::move(sink);
+    listeners_[key].sink = std::move(sink);
   }
   if (thread_.Offer(ClientSubmit{.request = key, .body = std::move(request)})) return key;
   absl::MutexLock lock(&mutex_);
   // Stop came in between: it tells the sink, so that it is told once.
-  if (sinks_.erase(key) == 0) return key;
+  if (listeners_.erase(key) == 0) return key;
   return absl::ResourceExhaustedError("the router is busy: try again in a second");
 }
 
@@ -146,11 +153,28 @@ RouterCounters RouterService::counters() const {
 
 void RouterService::Emit(uint64_t request, ClientEvent event) {
   absl::MutexLock lock(&mutex_);
-  const auto it = sinks_.find(request);
-  if (it == sinks_.end()) return;
+  const auto it = listeners_.find(request);
+  if (it == listeners_.end()) return;
+  auto* const tokens = std::get_if<ChoiceTokens>(&event);
+  if (tokens != nullptr && JoinWaiting(it->second, *tokens)) return;
   const bool is_last = std::holds_alternative<RequestEnded>(event);
-  deliveries_.push_back({.sink = it->second, .event = std::move(event)});
-  if (is_last) sinks_.erase(it);
+  deliveries_.push_back({.sink = it->second.sink, .event = std::move(event), .since = SteadyNow()});
+  if (is_last) listeners_.erase(it);
+}
+
+// However far the thread that tells clients is behind, of each choice one more event waits than fit
+// the limit; and it catches up, as tokens that lie together cost less.
+bool RouterService::JoinWaiting(Listener& listener, ChoiceTokens& tokens) {
+  const auto choice = static_cast<size_t>(tokens.choice);
+  if (listener.last_tokens.size() <= choice) listener.last_tokens.resize(choice + 1);
+  uint64_t& last = listener.last_tokens[choice];
+  if (deliveries_.size() < options_.max_deliveries || last < next_delivery_) {
+    last = next_delivery_ + deliveries_.size();
+    return false;
+  }
+  auto& waiting = std::get<ChoiceTokens>(deliveries_[last - next_delivery_].event).outputs;
+  std::ranges::move(tokens.outputs, std::back_inserter(waiting));
+  return true;
 }
 
 // All that a turn says to clients goes to the thread that writes to them as one task.
@@ -181,9 +205,14 @@ bool RouterService::DeliverSome() noexcept {
   std::vector<Delivery> some;
   {
     absl::MutexLock lock(&mutex_);
-    const auto end = deliveries_.begin() + std::min(std::ssize(deliveries_), kMostAtOnce);
-    some.assign(std::move_iterator(deliveries_.begin()), std::move_iterator(end));
-    deliveries_.erase(deliveries_.begin(), end);
+    for (size_t num_tokens = 0;
+         !deliveries_.empty() && some.size() < kMostDeliveries && num_tokens < kMostTokens;) {
+      some.push_back(std::move(deliveries_.front()));
+      deliveries_.pop_front();
+      ++next_delivery_;
+      const auto* const tokens = std::get_if<ChoiceTokens>(&some.back().event);
+      num_tokens += tokens != nullptr ? tokens->outputs.size() : 0;
+    }
   }
   for (Delivery& one : some) one.sink->OnEvent(std::move(one.event));
   some.clear();  // A sink may go with its last event.
@@ -215,15 +244,16 @@ void RouterService::Stop() {
   readiness_->Close();
   thread_.Stop();
   links_.Stop();
-  absl::flat_hash_map<uint64_t, std::shared_ptr<ResponseSink>> left;
+  absl::flat_hash_map<uint64_t, Listener> left;
   {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
-    left.swap(sinks_);
+    left.swap(listeners_);
   }
   // The node's thread has ended, so nobody else calls these sinks.
-  for (auto& [key, sink] : left) {
-    sink->OnEvent(RequestEnded{.status = absl::UnavailableError("the router is shutting down")});
+  for (auto& [key, listener] : left) {
+    listener.sink->OnEvent(
+        RequestEnded{.status = absl::UnavailableError("the router is shutting down")});
   }
 }
 

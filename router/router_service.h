@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -9,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/node/node_thread.h"
@@ -26,6 +29,10 @@ struct RouterServiceOptions {
   const ClusterTls* tls = nullptr;     // To them; null: plaintext. Outlives the service.
   size_t max_offered_requests = 4096;  // Submitted and not yet seen by the node.
   Duration most_turn = kMostTurn;      // See Alive.
+  // Events that wait to be told to clients. When there are so many, further tokens of a choice join
+  // those of it that wait; when the first has waited for so long, no request is taken.
+  size_t max_deliveries = 16384;
+  Duration max_delivery_wait = std::chrono::seconds(1);
 };
 
 // The router's node with the thread that drives it and its links to workers: what the HTTP and
@@ -67,7 +74,9 @@ class RouterService : public RouterFrontend {
  private:
   // The node's outbox: calls go to the links, events to the sinks.
   class Outbox;
+  struct Listener;
   void Emit(uint64_t request, ClientEvent event);
+  bool JoinWaiting(Listener& listener, ChoiceTokens& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndTurn(Time now);
   void Deliver() noexcept;
   bool DeliverSome() noexcept;
@@ -85,12 +94,18 @@ class RouterService : public RouterFrontend {
   mutable absl::Mutex mutex_;
   RouterView view_ ABSL_GUARDED_BY(mutex_);
   RouterCounters counters_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, std::shared_ptr<ResponseSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  struct Listener {
+    std::shared_ptr<ResponseSink> sink;
+    absl::InlinedVector<uint64_t, 1> last_tokens;  // By choice: the number of that delivery.
+  };
+  absl::flat_hash_map<uint64_t, Listener> listeners_ ABSL_GUARDED_BY(mutex_);
   struct Delivery {
     std::shared_ptr<ResponseSink> sink;
     ClientEvent event;
+    Time since{};
   };
   std::deque<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);  // Of turns that have not been told.
+  uint64_t next_delivery_ ABSL_GUARDED_BY(mutex_) = 1;       // The number of the first of them.
   bool is_delivering_ ABSL_GUARDED_BY(mutex_) = false;       // DeliverSome will run, or does.
   Time told_last_ ABSL_GUARDED_BY(mutex_){};                 // Or began to wait for its thread.
   uint64_t last_request_ ABSL_GUARDED_BY(mutex_) = 0;

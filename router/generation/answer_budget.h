@@ -17,6 +17,9 @@ namespace baton {
 // as much again for others. Thread-safe.
 class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
  public:
+  // Beside `max_bytes`, of all answers together: the first of what each holds for its reader.
+  static constexpr int64_t kMaxFreeBytes = int64_t{128} << 20;
+
   explicit AnswerBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
   // What one answer has of it; given back with the last reference.
@@ -24,7 +27,10 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
    public:
     Share(std::shared_ptr<AnswerBudget> budget, std::string tenant)
         : budget_(std::move(budget)), tenant_(std::move(tenant)) {}
-    ~Share() { budget_->Take(tenant_, -bytes_); }
+    ~Share() {
+      budget_->Take(tenant_, -bytes_);
+      budget_->GiveFree(free_);
+    }
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
 
@@ -41,24 +47,39 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
     }
     bool IsTooMuch(int64_t more) const { return bytes_ + more > most(); }
 
-    // What is held for its reader has grown by so many bytes, or shrunk. The first kFreeBytes of an
-    // answer are nobody's concern: a reader that keeps up is never told that others do not.
+    // What is held for its reader has grown by so many bytes, or shrunk. The first of them are of
+    // the free part (TakeFree): a reader that keeps up is never told that others do not.
+    static constexpr int64_t kFreeBytes = int64_t{24} << 10;
     bool Hold(int64_t bytes) {
-      const int64_t held = held_ + bytes;
-      if (!Grow(std::max(held - kFreeBytes, int64_t{0}) -
-                std::max(held_ - kFreeBytes, int64_t{0}))) {
+      if (bytes <= 0) {
+        const int64_t charged = std::min(charged_, -bytes);
+        GiveBack(charged, std::min(free_, -bytes - charged));
+        return true;
+      }
+      const int64_t free = budget_->TakeFree(free_, bytes);
+      free_ += free;
+      if (!Grow(bytes - free)) {
+        GiveBack(0, free);
         return false;
       }
-      held_ = held;
+      charged_ += bytes - free;
       return true;
     }
-    static constexpr int64_t kFreeBytes = int64_t{32} << 10;
 
    private:
+    void GiveBack(int64_t charged, int64_t free) {
+      Grow(-charged);
+      charged_ -= charged;
+      budget_->GiveFree(free);
+      free_ -= free;
+    }
+
     const std::shared_ptr<AnswerBudget> budget_;
     const std::string tenant_;
     int64_t bytes_ = 0;
-    int64_t held_ = 0;
+    // Held for its reader: of bytes_, and of the free part.
+    int64_t charged_ = 0;
+    int64_t free_ = 0;
   };
 
   // `tenant`: empty where clients have no keys.
@@ -68,6 +89,10 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
   int64_t used() const {
     absl::MutexLock lock(&mutex_);
     return used_;
+  }
+  int64_t free_used() const {
+    absl::MutexLock lock(&mutex_);
+    return free_;
   }
 
  private:
@@ -86,9 +111,27 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
     return is_taken;
   }
 
+  // How much of `bytes` is of the free part, for an answer that has so much of it. None has more
+  // than a part of what is left: however many hold all that they may, there is some for one more,
+  // which a reader that keeps up does not exceed.
+  int64_t TakeFree(int64_t has, int64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    const int64_t most = std::min(Share::kFreeBytes, (kMaxFreeBytes - free_ + has) / kFreeParts);
+    const int64_t taken = std::clamp<int64_t>(most - has, 0, bytes);
+    free_ += taken;
+    return taken;
+  }
+  void GiveFree(int64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    free_ -= bytes;
+  }
+
+  static constexpr int64_t kFreeParts = 4096;
+
   const int64_t max_bytes_;
   mutable absl::Mutex mutex_;
   int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t free_ ABSL_GUARDED_BY(mutex_) = 0;                        // Taken of the free part.
   std::map<std::string, int64_t> tenants_ ABSL_GUARDED_BY(mutex_);  // Of it, those that have any.
 };
 

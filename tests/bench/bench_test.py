@@ -135,14 +135,23 @@ class BenchTest(unittest.TestCase):
         for name in ("A 50/s CPU per 1,000 answers", "A 50/s TTFT p99", "B most requests a second",
                      "C words: CPU per 100,000 prompt tokens", "D CPU per 1,000,000 relayed tokens",
                      "C streams alone: time between tokens p99",
-                     "overload 5x goodput, of the peak"):
+                     "overload 5x goodput, of the peak", "refusals: CPU of each",
+                     "fairness: beside a flood, of alone", "memory, growth of the second half"):
             self.assertIn(name, rows)
+        flipped = "E 20 streams, one flipped bit"
+        self.assertEqual(value[f"{flipped}: answered"], 100)
+        self.assertEqual(value[f"{flipped}: events of an answer"], 60)
+        self.assertEqual(value[f"{flipped}: returns"], 20)
+        self.assertEqual(value[f"{flipped}: moves"] + value[f"{flipped}: retries"], 0)
+        self.assertEqual(value["memory, not answered"], 0)
+        self.assertEqual(value["refusals: refused"], 100)
+        self.assertEqual(value["fairness: answered"], 100)
 
     def test_router_workloads_that_are_not_there_are_refused(self):
         done = subprocess.run([sys.executable, "-B", HERE / "router" / "router_bench.py", "--only",
-                               "A,E"], text=True, capture_output=True, timeout=60, check=False)
+                               "A,F"], text=True, capture_output=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--only E", done.stderr)
+        self.assertIn("--only F", done.stderr)
 
     def test_peers_measure_all_systems_and_their_ratios(self):
         if missing := llama_cpp.missing():

@@ -21,7 +21,7 @@ MAX_CONNECTIONS = 1000
 READERS = 16
 # Each answer is some 20 MB of JSON, so a router that makes them before they are read takes hundreds.
 MAX_GROWTH_MB = 96
-# Beyond the first 32 KiB of each answer: some 4,600 tokens.
+# Beyond the first 24 KiB of each answer: some 4,600 tokens.
 UNREAD_BYTES = 200_000
 # The largest permitted: 370 x 21 x 128 log probabilities.
 PROMPT = [100 + i % 50 for i in range(370)]

@@ -1,6 +1,5 @@
 // Requests in open loop: each is sent when it is due, however many are unanswered. One thread, so
 // that it fits beside what is measured; says how late it was itself. Results as JSON.
-#include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -8,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/random.h"
@@ -36,8 +38,12 @@ struct Options {
   std::string authorization;
   double rate = 100;       // Per second, at random times; 0 = all at once.
   int requests = 100;
+  int64_t first = 0;       // Number of the first request, see kNumber.
   double wait_s = 30;      // For answers, after the last request.
 };
+
+// In a body: the number of the request, so that requests from one line differ.
+constexpr absl::string_view kNumber = "@@";
 
 // A connection, and the request on it.
 struct Connection {
@@ -53,6 +59,7 @@ struct Connection {
   HttpAnswerReader answer;
   double due = 0;         // When it was to be sent.
   double last_event = 0;  // 0: none yet.
+  double longest = 0;     // Between two events.
 };
 
 double Seconds(Time time) { return ToSeconds(time.time_since_epoch()); }
@@ -87,7 +94,9 @@ class Load {
     for (double now = start; now < give_up && (next < arrivals_.size() || num_busy_ > 0);
          now = Seconds(SteadyNow())) {
       for (; next < arrivals_.size() && start + arrivals_[next] <= now; ++next) {
-        Send(start + arrivals_[next], bodies_[next % bodies_.size()]);
+        Send(start + arrivals_[next],
+             absl::StrReplaceAll(bodies_[next % bodies_.size()],
+                                 {{kNumber, absl::StrCat(options_.first + next)}}));
       }
       const double until = next < arrivals_.size() ? start + arrivals_[next] : give_up;
       Poll(until);
@@ -107,6 +116,7 @@ class Load {
             {"most_open", most_open_},
             {"ttft_ms", Percentiles(ttft_)},
             {"gap_ms", Percentiles(gaps_)},
+            {"longest_gap_ms", Percentiles(longest_)},
             {"request_ms", Percentiles(whole_)},
             {"late_ms", Percentiles(late_)}};
   }
@@ -131,7 +141,7 @@ class Load {
     }
     connection->busy = true;
     connection->due = due;
-    connection->last_event = 0;
+    connection->last_event = connection->longest = 0;
     connection->answer = {};
     connection->sent = 0;
     connection->unsent = absl::StrCat(
@@ -214,6 +224,7 @@ class Load {
       const bool is_first = connection.last_event == 0;
       const double since = is_first ? connection.due : connection.last_event;
       (is_first ? ttft_ : gaps_).push_back(now - since);
+      if (!is_first) connection.longest = std::max(connection.longest, now - since);
       connection.last_event = now;
       num_events_ += fresh;
     }
@@ -221,6 +232,7 @@ class Load {
     ++by_status_[std::to_string(connection.answer.status())];
     if (connection.answer.status() == 200) {
       whole_.push_back(now - connection.due);
+      longest_.push_back(connection.longest);
       if (now <= last_due_) ++num_within_;
     }
     connection.busy = false;
@@ -250,7 +262,7 @@ class Load {
   int64_t num_events_ = 0;
   double seconds_ = 0, last_due_ = 0;
   int num_within_ = 0;  // 200, before the last request was sent.
-  std::vector<double> ttft_, gaps_, whole_, late_;
+  std::vector<double> ttft_, gaps_, longest_, whole_, late_;
 };
 
 // Each open request has a connection.
@@ -276,6 +288,8 @@ int main(int argc, char** argv) {
   app.add_option("--rate", options.rate, "Per second; 0 = all at once")->capture_default_str();
   app.add_option("--requests", options.requests)
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--first", options.first, "Number of the first request: what @@ in bodies becomes")
       ->capture_default_str();
   app.add_option("--wait-s", options.wait_s, "For answers after the last request")
       ->capture_default_str();

@@ -32,7 +32,7 @@ TicketId TicketOf(CallId call) { return {.hi = call, .lo = 0}; }
 
 void MockDecodeNode::Handle(DecodeMail mail, Time now) {
   if (const auto* opened = std::get_if<DecodeOpened>(&mail)) {
-    Open(*opened);
+    Open(*opened, now);
   } else if (const auto* event = std::get_if<TransferEvent>(&mail)) {
     Arrive(*event, now);
   } else if (const auto* broken = std::get_if<CallBroken>(&mail)) {
@@ -42,14 +42,19 @@ void MockDecodeNode::Handle(DecodeMail mail, Time now) {
   }
 }
 
-void MockDecodeNode::Open(const DecodeOpened& opened) {
+void MockDecodeNode::Open(const DecodeOpened& opened, Time now) {
   if (num_sequences() >= options_.max_running) {
     return outbox_.Close(opened.call, absl::ResourceExhaustedError("no room"));
   }
   const DecodeRequest& request = opened.request;
-  sequences_[opened.call] = {.attempt = request.attempt,
-                             .position = static_cast<int32_t>(request.tokens.size()),
-                             .end = EndOf(request)};
+  Sequence& sequence = sequences_[opened.call];
+  sequence = {.attempt = request.attempt,
+              .position = static_cast<int32_t>(request.tokens.size()),
+              .end = EndOf(request)};
+  if (request.prefill == 0) {  // It returns: its K/V is here.
+    outbox_.Emit(opened.call, TokensEvent{.attempt = request.attempt});
+    return Begin(sequence, now);
+  }
   outbox_.Emit(opened.call,
                ReservedEvent{.attempt = request.attempt,
                              .ticket = TicketOf(opened.call),
@@ -57,12 +62,16 @@ void MockDecodeNode::Open(const DecodeOpened& opened) {
                              .decode = options_.incarnation});
 }
 
+void MockDecodeNode::Begin(Sequence& sequence, Time now) {
+  if (num_running_++ == 0) next_step_ = now + options_.pace;
+  sequence.running = true;
+}
+
 void MockDecodeNode::Arrive(const TransferEvent& event, Time now) {
   const CallId call = event.ticket.hi;
   const auto it = sequences_.find(call);
   if (it == sequences_.end() || it->second.running) return;
-  if (num_running_++ == 0) next_step_ = now + options_.pace;
-  it->second.running = true;
+  Begin(it->second, now);
   if (EmitNext(call, it->second)) Forget(call);
 }
 

@@ -11,7 +11,8 @@
 namespace baton::bench {
 
 // Workers without a model: what they say comes at a given pace, so that only the router is
-// measured. They speak as the shipped nodes do while nothing fails; faults are not theirs.
+// measured. They speak as the shipped nodes do while nothing fails; of faults they know the end of
+// a session: a sequence that returns goes on.
 
 struct MockOptions {
   Incarnation incarnation = 0;
@@ -39,7 +40,8 @@ class MockDecodeNode : public Node<DecodeMail> {
     bool running = false;  // Its prompt has arrived.
   };
 
-  void Open(const DecodeOpened& opened);
+  void Open(const DecodeOpened& opened, Time now);
+  void Begin(Sequence& sequence, Time now);
   void Arrive(const TransferEvent& event, Time now);
   void Forget(CallId call);
   // Says the next token of a call; true when that was the last one.

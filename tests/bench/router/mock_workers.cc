@@ -33,6 +33,7 @@ struct Options {
   int pace_ms = 20;
   int max_running = 16000;
   int prompt_us = 0;
+  int tokens_per_s = 0;  // That the prefill worker says to compute; 0 = it does not know yet.
   int max_model_len = 131072;
   int vocab_size = 4096;
 };
@@ -54,14 +55,15 @@ MockOptions MockOf(const Options& options, Incarnation incarnation) {
           .prompt_time = std::chrono::microseconds(options.prompt_us)};
 }
 
-std::function<WorkerStatus()> StatusOf(Incarnation incarnation) {
-  return [incarnation] {
-    return WorkerStatus{.incarnation = incarnation, .blocks = {.free = kNumBlocks}};
+std::function<WorkerStatus()> StatusOf(const Options& options, Incarnation incarnation) {
+  return [incarnation, tokens_per_s = options.tokens_per_s] {
+    return WorkerStatus{
+        .incarnation = incarnation, .blocks = {.free = kNumBlocks}, .tokens_per_s = tokens_per_s};
   };
 }
 
 WorkerServerOptions ServerOf(const Options& options, Role role, Incarnation incarnation) {
-  return {.hello = HelloOf(options, role, incarnation), .status = StatusOf(incarnation)};
+  return {.hello = HelloOf(options, role, incarnation), .status = StatusOf(options, incarnation)};
 }
 
 // The pair of workers.
@@ -161,7 +163,7 @@ class MockUpstream : public WorkerOutbox {
       absl::MutexLock lock(&mutex_);
       writers_[call] = std::move(writer);
     }
-    DecodeOpened opened{.call = call, .request = {.tokens = {0}, .prompt_length = 1}};
+    DecodeOpened opened{.call = call, .request = {.prefill = 1, .tokens = {0}, .prompt_length = 1}};
     opened.request.sampling.max_tokens = max_tokens;
     thread_.Post(std::move(opened));
   }
@@ -210,6 +212,8 @@ int main(int argc, char** argv) {
   app.add_option("--max-running", options.max_running, "Sequences of the decode worker")
       ->capture_default_str();
   app.add_option("--prompt-us", options.prompt_us, "Of each prompt, one after another")
+      ->capture_default_str();
+  app.add_option("--tokens-per-s", options.tokens_per_s, "As workers tell; 0 = not known yet")
       ->capture_default_str();
   app.add_option("--max-model-len", options.max_model_len)->capture_default_str();
   app.add_option("--vocab-size", options.vocab_size)->capture_default_str();

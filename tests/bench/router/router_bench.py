@@ -2,16 +2,18 @@
 """The router alone, on one core: workers without a model behind it, open-loop load before it, nginx
 in the same run as the yardstick. CPU is the kernel's account of the router's process.
 
-Usage: router_bench.py [--quick] [--json] [--only A,B,C,D,overload]; --help lists the rest.
+Usage: router_bench.py [--quick] [--json] [--only A,B,...]; --help lists the rest.
 Needs the programs of a release build: cmake --build build/release
 """
 import argparse
 import concurrent.futures
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE.parents[1] / "cluster"))
 import nginx  # noqa: E402
 from api_client import ApiClient  # noqa: E402
+from fault_proxy import Faults, ProxyLoop  # noqa: E402
 from process_cluster import MODEL, await_true  # noqa: E402
 from programs import ROOT  # noqa: E402
 from report import print_report, row  # noqa: E402
@@ -29,7 +32,7 @@ from report import print_report, row  # noqa: E402
 TICKS = os.sysconf("SC_CLK_TCK")
 PACE_MS = 20
 ANSWER = 16
-WORKLOADS = ("A", "B", "C", "D", "overload")
+WORKLOADS = ("A", "B", "C", "D", "E", "memory", "overload", "refusals", "fairness")
 MODEL_LEN = 262144  # Room for the large prompts in a small vocabulary's tokens.
 
 
@@ -37,6 +40,11 @@ def cpu_seconds(pid):
     """Of all threads that the process has and had."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def rss_mb(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
 
 
 def words():
@@ -96,12 +104,12 @@ class Bench:
                                            self.vocabulary, unknown)}) + "\n")
         return path
 
-    def load(self, port, bodies, requests, rate, wait=60):
+    def load(self, port, bodies, requests, rate, wait=60, first=0, key=""):
         """What the clients saw."""
         done = subprocess.run(
             [*self.on_others, self.program("bench/bench_http_load"), "--port", str(port),
              "--bodies", bodies, "--requests", str(requests), "--rate", str(rate),
-             "--wait-s", str(wait)], stdout=subprocess.PIPE, text=True, check=True)
+             "--wait-s", str(wait), "--first", str(first), "--key", key], stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)
 
     @contextlib.contextmanager
@@ -114,7 +122,7 @@ class Bench:
             yield json.loads(process.stdout.readline())
 
     @contextlib.contextmanager
-    def router(self, addresses):
+    def router(self, addresses, *options):
         ready = self.folder / "router.json"
         ready.unlink(missing_ok=True)
         with open(self.folder / "router.log", "ab") as log:
@@ -122,7 +130,7 @@ class Bench:
                 [*self.on_router_core, self.program("bin/baton-router"), "--model", self.model,
                  "--prefill", addresses["prefill"], "--decode", addresses["decode"],
                  "--http-port", "0", "--grpc-port", "0", "--ready-file", ready,
-                 "--log-level", "warning"], stdout=log, stderr=log)
+                 "--log-level", "warning", *map(str, options)], stdout=log, stderr=log)
         with ended(process):
             await_true(lambda: ready.exists() or process.poll() is not None, 60, "it listens")
             if process.poll() is not None:
@@ -298,6 +306,107 @@ def overload(bench, quick):
     return rows
 
 
+def workload_e(bench, quick):
+    """One flipped bit in what the decode worker tells of so many streams: the longest time between
+    two tokens of each, beside that of a run without it."""
+    streams, tokens, rate = (20, 60, 100) if quick else (1000, 300, 500)
+    bodies = bench.bodies("E", streams, 200, tokens)
+    names = ("returns", "moves", "retries")
+    with ProxyLoop() as loop, bench.mock() as addresses:
+        link = loop.proxy(addresses["decode"])
+        with bench.router({**addresses, "decode": link.address}) as side:
+            side.await_ready()
+            usual = bench.load(side.port, bodies, streams, rate)
+            before = [side.metric(f"baton_{name}_total") for name in names]
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                running = pool.submit(bench.load, side.port, bodies, streams, rate)
+                await_true(lambda: side.metric("baton_requests_running") >= streams, 60, "all run")
+                link.set(down=Faults(flip_at=(2000,)))
+                await_true(lambda: link.counts["flipped"], 60, "a bit is flipped", pause=0.002)
+                link.set()
+                seen = running.result()
+            counts = [side.metric(f"baton_{name}_total") - b for name, b in zip(names, before)]
+    name = f"E {streams} streams, one flipped bit"
+    return [row(f"E {streams} streams, usual pause p99", usual["longest_gap_ms"]["p99"], "ms"),
+            *(row(f"{name}: pause {p}", seen["longest_gap_ms"][p], "ms") for p in ("p50", "p99")),
+            *(row(f"{name}: {n}", count, "streams") for n, count in zip(names, counts)),
+            row(f"{name}: answered", answered(seen), "%"),
+            row(f"{name}: events of an answer", events_of_one(seen), "events")]
+
+
+def workload_memory(bench, quick):
+    """Different prompts, one token each: what the router holds after them. One in 500 is large, for
+    the cache of tokens."""
+    total, steps, rate = (2000, 4, 1000) if quick else (1_000_000, 10, 1200)
+    bodies = bench.folder / "memory.bodies"
+    with open(bodies, "w") as file:
+        for i in range(500):
+            parts = [prompt(f"memory {i} {j}", 400 if i else 8000, bench.vocabulary)
+                     for j in range(1 if i else 3)]
+            file.write(json.dumps({"model": "model", "max_tokens": 1, "temperature": 0,
+                                   "prompt": "".join(f"@@ {part} " for part in parts)}) + "\n")
+    rows, sizes, refused = [], [], 0
+    with bench.mock() as addresses, bench.router(addresses) as side:
+        side.await_ready()
+        for step in range(steps):
+            count = total // steps
+            seen = bench.load(side.port, bodies, count, rate, first=step * count)
+            sizes.append(rss_mb(side.pid))
+            refused += seen["sent"] - num_answered(seen)
+            rows.append(row(f"memory after {(step + 1) * count:,} requests", sizes[-1], "MB"))
+            print(f"{rows[-1]['name']}: {sizes[-1]:.1f} MB", file=sys.stderr, flush=True)
+    return [*rows, row("memory, growth of the second half",
+                       max(0, sizes[-1] - sizes[steps // 2 - 1]), "MB"),
+            row("memory, not answered", refused, "requests")]
+
+
+def refusals(bench, quick):
+    """What a request costs that finds the queue full."""
+    requests = 50 if quick else 5000
+    with bench.mock("--max-running", 1) as addresses, \
+            bench.router(addresses, "--max-queued-requests", 1) as side:
+        side.await_ready()
+        body = json.dumps({"model": "model", "prompt": "one", "max_tokens": 20000, "stream": True,
+                           "ignore_eos": True})
+        fill = [side.connect() for _ in range(2)]
+        for connection, metric in zip(fill, ("running", "waiting")):
+            connection.request("POST", "/v1/completions", body)
+            await_true(lambda m=metric: side.metric(f"baton_requests_{m}") >= 1, 20, "it is full")
+        cpu, seen = measured(bench, side, bench.bodies("refused", 500, 800, ANSWER), requests, 500)
+        for connection in fill:
+            connection.close()
+    return [row("refusals: CPU of each", 1e6 * cpu / requests, "us"),
+            row("refusals: refused", 100 - answered(seen), "%")]
+
+
+def fairness(bench, quick):
+    """A tenant alone, then beside one that sends 20 times as much, of the same requests: twice what
+    the workers take. All wait for the prefill worker, which takes 100 ms for each."""
+    seconds, tokens = (2, 4) if quick else (60, 4)
+    names = ("quiet", "flood")
+    keys = bench.folder / "keys"
+    keys.write_text("".join(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n"
+                            for name in names))
+    bodies = bench.bodies("fairness", 200, 200, tokens)
+    with bench.mock("--prompt-us", 100_000, "--tokens-per-s", 700) as addresses, \
+            bench.router(addresses, "--api-keys-file", keys) as side:
+        side.await_ready()
+
+        def quiet():
+            return bench.load(side.port, bodies, seconds, 1, key="quiet")
+        alone = quiet()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            flood = pool.submit(bench.load, side.port, bodies, 20 * seconds, 20, key="flood")
+            beside_flood = quiet()
+            flooding = flood.result()
+    p99 = [seen["ttft_ms"]["p99"] for seen in (alone, beside_flood, flooding)]
+    return [row("fairness: TTFT p99 alone", p99[0], "ms"),
+            row("fairness: TTFT p99 beside a flood", p99[1], "ms"),
+            row("fairness: TTFT p99 of the flood", p99[2], "ms"),
+            row("fairness: beside a flood, of alone", p99[1] / p99[0], "x"),
+            row("fairness: answered", answered(beside_flood), "%")]
+
+
 def run(arguments, folder):
     bench = Bench(arguments, folder)
     only = arguments.only.split(",")
@@ -314,21 +423,26 @@ def run(arguments, folder):
         for name, workload in steady.items():
             if name in only:
                 rows += workload(bench, sides, arguments.quick)
-    if "overload" in only:
-        rows += overload(bench, arguments.quick)
+    for name, workload in {"E": workload_e, "memory": workload_memory, "overload": overload,
+                           "refusals": refusals, "fairness": fairness}.items():
+        if name in only:
+            rows += workload(bench, arguments.quick)
     return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
-    parser.add_argument("--only", default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--only", help="default: all but memory, which takes 15 minutes; with "
+                        f"--quick all: {','.join(WORKLOADS)}")
     parser.add_argument("--capacity", type=int, default=300,
                         help="requests a second of the overloaded workers")
     parser.add_argument("--no-nginx", action="store_true", help="without the yardstick")
     parser.add_argument("--quick", action="store_true", help="seconds, without nginx")
     parser.add_argument("--json", action="store_true", help="for machines")
     arguments = parser.parse_args()
+    if arguments.only is None:
+        arguments.only = ",".join(w for w in WORKLOADS if arguments.quick or w != "memory")
     if unknown := set(arguments.only.split(",")) - set(WORKLOADS):
         parser.error(f"--only {','.join(unknown)}: choose from {', '.join(WORKLOADS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -75,7 +75,7 @@ constexpr Duration kPace = std::chrono::milliseconds(20);
 const MockOptions kOptions = {.incarnation = 7, .pace = kPace, .max_running = 1};
 
 DecodeOpened OpenedDecode(CallId call) {
-  DecodeOpened opened{.call = call, .request = {.attempt = 2, .tokens = {1, 2, 3}}};
+  DecodeOpened opened{.call = call, .request = {.attempt = 2, .prefill = 9, .tokens = {1, 2, 3}}};
   opened.request.prompt_length = 3;
   opened.request.sampling.max_tokens = 3;
   return opened;
@@ -126,6 +126,23 @@ TEST(MockNodesTest, WhatDoesNotFitIsRefusedUntilACallEnds) {
   decode.Handle(CallBroken{.call = 1}, Time{});
   decode.Handle(OpenedDecode(3), Time{});
   EXPECT_EQ(said.said[3].size(), 1u);
+}
+
+TEST(MockNodesTest, ASequenceThatReturnsGoesOnWithItsNextToken) {
+  SaidOutbox said;
+  MockDecodeNode decode(kOptions, said);
+  DecodeOpened returning = OpenedDecode(1);
+  returning.request.prefill = 0;
+  returning.request.tokens.push_back(4);  // Emitted before.
+  const Time start{};
+  decode.Handle(std::move(returning), start);
+  ASSERT_EQ(said.said[1].size(), 1u);
+  EXPECT_TRUE(std::get<TokensEvent>(said.said[1][0]).outputs.empty()) << "it has all of it";
+  decode.Step(start + kPace);
+  const auto& tokens = std::get<TokensEvent>(said.said[1].at(1));
+  EXPECT_EQ(tokens.outputs.at(0).position, 4);
+  decode.Step(start + 2 * kPace);
+  EXPECT_TRUE(said.ends.at(1).ok());
 }
 
 TEST(MockNodesTest, PromptsTakeTheirTimeOneAfterAnother) {

@@ -3,13 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,59 +14,10 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "tests/unit/common/rpc/test_cluster.h"
+#include "tests/unit/router/router_service_fixture.h"
 
 namespace baton {
 namespace {
-
-std::unique_ptr<RoutingPolicy> Policy() { return *MakeRoutingPolicy("least_loaded"); }
-
-// Notes what a client would see.
-class NotingSink : public ResponseSink {
- public:
-  void OnEvent(ClientEvent event) override {
-    if (auto* chosen = std::get_if<ChoiceTokens>(&event)) {
-      for (const TokenOutput& output : chosen->outputs) tokens.push_back(output.token);
-    } else if (auto* last = std::get_if<RequestEnded>(&event)) {
-      status = last->status;
-      ++num_ends;
-      if (num_ends == 1) ended.Notify();
-    }
-  }
-  std::vector<int32_t> tokens;
-  absl::Status status;
-  int num_ends = 0;
-  absl::Notification ended;
-};
-
-ValidRequest Request() {
-  ValidRequest request;
-  request.prompts = {{5, 6, 7}};
-  request.sampling.max_tokens = 2;
-  request.timeout = std::chrono::seconds(30);
-  return request;
-}
-
-// Plays both workers for one sequence of two tokens: 11 from prefill, 12 from decode.
-void ServeOne(TestWorker* prefill, TestWorker* decode) {
-  const auto decode_call = decode->inbox.Next<DecodeOpened>();
-  ASSERT_TRUE(decode_call.has_value());
-  const auto n = static_cast<int32_t>(decode_call->request.tokens.size());
-  decode->server.Emit(
-      decode_call->call,
-      ReservedEvent{.ticket = {.hi = 1}, .ranks = {{"127.0.0.1:1", {0, 4}}}, .decode = 8});
-  const auto prefill_call = prefill->inbox.Next<PrefillOpened>();
-  ASSERT_TRUE(prefill_call.has_value());
-  ASSERT_TRUE(prefill_call->request.handoff.has_value());
-  EXPECT_EQ(prefill_call->request.handoff->ticket, (TicketId{.hi = 1}));
-  const TokenOutput first{.position = n, .token = 11};
-  prefill->server.Emit(prefill_call->call, PrefilledEvent{.first = first});
-  prefill->server.Close(prefill_call->call, absl::OkStatus());
-  decode->server.Emit(
-      decode_call->call,
-      TokensEvent{
-          .outputs = {first, {.position = n + 1, .token = 12, .finish = FinishReason::kLength}}});
-  decode->server.Close(decode_call->call, absl::OkStatus());
-}
 
 // Keeps the node's thread until the test lets it go.
 class BlockingSink : public ResponseSink {
@@ -125,133 +71,6 @@ TEST(RouterServiceTest, IsNotReadyWhileItsNodeStandsStillWhateverWasProven) {
   EXPECT_FALSE(service.Ready());
   sink->release.Notify();
   service.Stop();
-}
-
-// The thread that calls sinks, as far as the test lets it run.
-class HeldTasks {
- public:
-  RouterService::Hooks Hooks() {
-    return {.deliver = [this](std::function<void()> task) {
-      absl::MutexLock lock(&mutex_);
-      if (takes_) tasks_.push_back(std::move(task));
-      return takes_;
-    }};
-  }
-  size_t num_waiting() {
-    absl::MutexLock lock(&mutex_);
-    return tasks_.size();
-  }
-  // Waits for it.
-  void RunNext() {
-    const auto has_one = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !tasks_.empty(); };
-    mutex_.LockWhen(absl::Condition(&has_one));
-    const std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    mutex_.Unlock();
-    task();
-  }
-  void TakeNoMore() {
-    absl::MutexLock lock(&mutex_);
-    takes_ = false;
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::deque<std::function<void()>> tasks_;
-  bool takes_ = true;
-};
-
-// Of a request that ends by its time limit at once.
-std::shared_ptr<NotingSink> SubmitLate(RouterService& service) {
-  ValidRequest late = Request();
-  late.timeout = std::chrono::milliseconds(1);
-  auto sink = std::make_shared<NotingSink>();
-  EXPECT_TRUE(service.Submit(std::move(late), sink).ok());
-  return sink;
-}
-
-RouterServiceOptions OnePrefillWorker() {
-  return {.node = {.incarnation = 9},
-          .workers = {{Role::kPrefill, "127.0.0.1:1"}},
-          .most_turn = std::chrono::milliseconds(50)};
-}
-
-TEST(RouterServiceTest, WhatTurnsSayToClientsIsOneTaskAtATimeOfTheThreadThatTellsThem) {
-  RouterService service(OnePrefillWorker(), Policy());
-  HeldTasks held;
-  service.Start(held.Hooks());
-  std::vector<std::shared_ptr<NotingSink>> sinks;
-  const auto num_ended = [&] {
-    return std::ranges::count_if(sinks, [](const auto& s) { return s->num_ends > 0; });
-  };
-  for (int i = 0; i < 150; ++i) sinks.push_back(SubmitLate(service));
-  while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_EQ(num_ended(), 0);
-  // What is left is the next task: others of that thread have their turns in between.
-  int num_tasks = 0;
-  for (; num_ended() < 150; ++num_tasks) {
-    EXPECT_LE(held.num_waiting(), 1u);
-    const auto before = num_ended();
-    held.RunNext();
-    EXPECT_LE(num_ended() - before, 64);
-  }
-  EXPECT_GE(num_tasks, 3);
-
-  for (int i = 0; i < 150; ++i) sinks.push_back(SubmitLate(service));
-  while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(50));
-  held.TakeNoMore();
-  sinks.push_back(SubmitLate(service));
-  absl::SleepFor(absl::Milliseconds(50));
-  EXPECT_FALSE(sinks.back()->ended.HasBeenNotified());  // Not beside what may run there.
-  held.RunNext();
-  for (const auto& sink : sinks) sink->ended.WaitForNotification();
-  sinks.push_back(SubmitLate(service));
-  sinks.back()->ended.WaitForNotification();
-  service.Stop();
-  for (const auto& sink : sinks) EXPECT_EQ(sink->num_ends, 1);
-}
-
-TEST(RouterServiceTest, IsNotAliveWhileTheThreadThatTellsClientsStandsStill) {
-  RouterService service(OnePrefillWorker(), Policy());
-  HeldTasks held;
-  service.Start(held.Hooks());
-  const auto sink = SubmitLate(service);
-  while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
-  while (service.Alive()) {
-  }
-  absl::SleepFor(absl::Milliseconds(50));  // A turn of the node that took long has ended.
-  for (int i = 0; i < 40; ++i, absl::SleepFor(absl::Milliseconds(5))) {
-    ASSERT_FALSE(service.Alive()) << i;
-  }
-  held.RunNext();
-  EXPECT_TRUE(sink->ended.HasBeenNotified());
-  while (!service.Alive()) {
-  }
-  service.Stop();
-}
-
-// Else no client would hear anything any more, of a process that says it is well.
-TEST(RouterServiceDeathTest, AnExceptionOutOfASinkEndsTheProcess) {
-  struct Throwing : ResponseSink {
-    void OnEvent(ClientEvent) override { throw std::runtime_error("a library's"); }
-  };
-  EXPECT_DEATH(
-      {
-        RouterService service(OnePrefillWorker(), Policy());
-        HeldTasks held;
-        service.Start(held.Hooks());
-        ValidRequest late = Request();
-        late.timeout = std::chrono::milliseconds(1);
-        if (!service.Submit(std::move(late), std::make_shared<Throwing>()).ok()) std::exit(1);
-        try {
-          held.RunNext();
-        } catch (const std::exception&) {
-          std::_Exit(0);
-        }
-      },
-      "a library's");
 }
 
 TEST(RouterServiceTest, ProbesThenServesARequestThroughAPair) {

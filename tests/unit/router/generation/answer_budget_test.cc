@@ -3,6 +3,7 @@
 #include <memory>
 #include <stop_token>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -72,6 +73,51 @@ TEST(AnswerBudgetTest, ARefusalOfOneDoesNotRefuseAnother) {
     auto share = budget->NewShare();
     ASSERT_TRUE(share->Grow(100)) << i;
   }
+}
+
+// All that it may, of the free part alone.
+void HoldAll(AnswerBudget::Share& share) {
+  for (const int64_t step : {1024, 64}) {
+    while (share.Hold(step)) {
+    }
+  }
+}
+
+TEST(AnswerBudgetTest, TheFreePartsOfAllAnswersHaveATotalAndOneThatBeginsHasSome) {
+  auto budget = std::make_shared<AnswerBudget>(0);
+  std::vector<std::shared_ptr<AnswerBudget::Share>> slow;
+  for (int i = 0; i < 16384; ++i) {
+    slow.push_back(budget->NewShare());
+    HoldAll(*slow.back());
+    if (i == 0) {
+      EXPECT_EQ(budget->free_used(), AnswerBudget::Share::kFreeBytes);
+    }
+  }
+  EXPECT_LE(budget->free_used(), AnswerBudget::kMaxFreeBytes);
+  EXPECT_GT(budget->free_used(), AnswerBudget::kMaxFreeBytes / 2);
+  auto prompt = budget->NewShare();
+  for (int token = 0; token < 1000; ++token) {
+    ASSERT_TRUE(prompt->Hold(200)) << token;
+    ASSERT_TRUE(prompt->Hold(-200));
+  }
+  slow.clear();
+  prompt.reset();
+  EXPECT_EQ(budget->free_used(), 0);
+  EXPECT_EQ(budget->used(), 0);
+}
+
+TEST(AnswerBudgetTest, WhatIsHeldBeyondTheFreePartIsChargedAndGivenBackFirst) {
+  auto budget = std::make_shared<AnswerBudget>(1000);
+  auto share = budget->NewShare();
+  const int64_t free = AnswerBudget::Share::kFreeBytes;
+  ASSERT_TRUE(share->Hold(free + 600));
+  EXPECT_EQ(budget->used(), 600);
+  EXPECT_EQ(budget->free_used(), free);
+  EXPECT_FALSE(share->Hold(401));
+  EXPECT_EQ(budget->used(), 600) << "nothing taken";
+  EXPECT_TRUE(share->Hold(-700));
+  EXPECT_EQ(budget->used(), 0);
+  EXPECT_EQ(budget->free_used(), free - 100);
 }
 
 }  // namespace
