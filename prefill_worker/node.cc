@@ -242,7 +242,7 @@ void PrefillNode::EmitScores(const Entry& entry, std::vector<PromptLogprob> logp
   int32_t num_scores = 0;
   for (PromptLogprob& one : logprobs) {
     num_scores += NumScores(one);
-    if (num_scores > kMaxPieceScores) {
+    if (num_scores > kPieceScores && !piece.logprobs.empty()) {
       outbox_.Emit(entry.call, std::exchange(piece, {.attempt = entry.attempt, .logprobs = {}}));
       num_scores = NumScores(one);
     }

@@ -73,9 +73,7 @@ void ReadOptions(const v1::GenerateOptions& o, GenerationRequest* to) {
 absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest& from) {
   GenerationRequest request;
   request.bytes = static_cast<int64_t>(from.ByteSizeLong());
-  if (request.bytes > kMaxGrpcMessageBytes) {
-    return RequestTooLarge(request.bytes, kMaxGrpcMessageBytes);
-  }
+  if (request.bytes > kMaxRequestBytes) return RequestTooLarge(request.bytes, kMaxRequestBytes);
   switch (from.input_case()) {
     case v1::GenerateRequest::kText:
       request.prompts.push_back(from.text());
@@ -323,7 +321,9 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     ApplyServerSettings(options_.max_streams_per_connection, &builder);
     // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help,
     // and asks nobody. To read everything would let clients fill the memory.
-    builder.SetMaxReceiveMessageSize(2 * kMaxGrpcMessageBytes);
+    builder.SetMaxReceiveMessageSize(2 * kMaxRequestBytes);
+    builder.SetResourceQuota(
+        grpc::ResourceQuota("inference").Resize(static_cast<size_t>(options_.max_library_bytes)));
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     builder.AddListeningPort(address,
                              options_.credentials != nullptr ? options_.credentials

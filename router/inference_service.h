@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,11 +25,17 @@ class GenerateRequest;
 // without an input.
 absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest& from);
 
+// Of a request, as of a body over HTTP.
+inline constexpr int kMaxRequestBytes = 4 << 20;
+
 struct InferenceServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0 = any free one.
   std::shared_ptr<grpc::ServerCredentials> credentials;  // Null = plaintext.
   int max_streams_per_connection = 100;
+  // Of the library, for what clients send and do not take: messages are read before anything of
+  // ours is asked. Beyond it connections and calls end.
+  int64_t max_library_bytes = int64_t{512} << 20;
   int num_threads = 2;  // For small prompts and detokenizing.
   // Runs what takes long: templates, Tokenize and large prompts; empty = those threads.
   std::function<void(const std::string& client, std::function<void()> task)> text_executor;

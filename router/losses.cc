@@ -16,9 +16,9 @@ void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now)
 }
 
 // Its K/V is where it was: it has lost nothing yet.
-void RouterNode::AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now) {
+void RouterNode::AwaitReturn(SequenceState& sequence, const CallClosed& closed, Time now) {
   LeaveWorkers(sequence, now);
-  returns_.Begin(sequence, why, now);
+  returns_.Begin(sequence, closed, now);
 }
 
 // Without room now it asks again while there is time; what is not there any more will not come.

@@ -83,12 +83,12 @@ class RouterNode : public Node<RouterMail> {
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
   absl::Status EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs);
   void OnCallClosed(const CallClosed& closed, Time now);
-  void OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now);
+  void OnDecodeClosed(SequenceState& sequence, const CallClosed& closed, Time now);
   void OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now);
   // What is lost or does not come (losses.cc).
   void LoseDecode(SequenceState& sequence, absl::Status why, Time now);
   void LosePrefill(SequenceState& sequence, absl::Status why, Time now);
-  void AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now);
+  void AwaitReturn(SequenceState& sequence, const CallClosed& closed, Time now);
   void OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now);
   void EndReturn(SequenceState& sequence, absl::Status why, Time now);
   void Enqueue(SequenceState& sequence, Time now);

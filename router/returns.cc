@@ -9,28 +9,30 @@ namespace baton {
 
 using State = SequenceState::State;
 
-bool Returns::MayBegin(const SequenceState& sequence, const absl::Status& why, Time now) const {
+bool Returns::MayBegin(const SequenceState& sequence, const CallClosed& closed, Time now) const {
   // With no Prefill call left, what was prefilled was verified there.
   const bool was_there = sequence.state == State::kDecoding ||
                          (sequence.state == State::kPrefilling && sequence.prefilled) ||
                          (sequence.state == State::kReserving && sequence.returned);
-  const bool may_be_down =
-      absl::IsUnavailable(why) || absl::IsCancelled(why) || absl::IsDataLoss(why);
+  const absl::Status& why = closed.status;
+  const bool may_be_down = closed.is_replaced || absl::IsUnavailable(why) ||
+                           absl::IsCancelled(why) || absl::IsDataLoss(why);
   // What a prefill worker still holds goes to any decode worker.
   if (!was_there || !may_be_down || sequence.prefill.call != 0) return false;
   return sequence.back.times < options_.max_returns &&
          Find(sequence.decode.incarnation, now).lives_until > now;
 }
 
-void Returns::Begin(SequenceState& sequence, const absl::Status& why, Time now) {
+void Returns::Begin(SequenceState& sequence, const CallClosed& closed, Time now) {
   BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty());
   Leave(sequence);
   sequence.back = {.lost_at = now,
                    .until = now + options_.return_limit,
                    .connection = sequence.decode.connection,
                    .known = directory_.workers()[sequence.decode.worker].connection,
-                   .why = why,
-                   .times = sequence.back.times + 1};
+                   .why = closed.status,
+                   .times = sequence.back.times + 1,
+                   .replaced = closed.is_replaced};
   Enter(sequence);
 }
 
@@ -129,7 +131,7 @@ bool Returns::MayAsk(int32_t worker, Time now) const {
 
 bool Returns::IsUnsure(const SequenceState& sequence) const {
   const SequenceState::Side& side = sequence.decode;
-  return directory_.IsUp(side.worker, side.incarnation) &&
+  return !sequence.back.replaced && directory_.IsUp(side.worker, side.incarnation) &&
          directory_.workers()[side.worker].connection == sequence.back.known;
 }
 

@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "common/base/deadlines.h"
 #include "common/base/time.h"
+#include "common/node/router_mail.h"
 #include "router/node_options.h"
 #include "router/sequence.h"
 #include "router/worker_directory.h"
@@ -31,11 +31,11 @@ class Returns {
   Returns(const RouterNodeOptions& options, const WorkerDirectory& directory)
       : options_(options), directory_(directory) {}
 
-  // Its Decode call has ended with `why`: may it wait, as one that was decoded there or was asking
-  // to go on, and whose worker is not known to be lost?
-  bool MayBegin(const SequenceState& sequence, const absl::Status& why, Time now) const;
+  // Its Decode call has ended so: may it wait, as one that was decoded there or was asking to go
+  // on, and whose worker is not known to be lost?
+  bool MayBegin(const SequenceState& sequence, const CallClosed& closed, Time now) const;
   // It waits from now on, and lives, in the same place, until Forget.
-  void Begin(SequenceState& sequence, const absl::Status& why, Time now);
+  void Begin(SequenceState& sequence, const CallClosed& closed, Time now);
   // It was refused, and waits on, for no longer. From now on only one at a time asks that worker
   // over this connection, until one is taken.
   void Again(SequenceState& sequence);

@@ -63,6 +63,7 @@ struct SequenceState {
     absl::Status why;        // and how it ended.
     int32_t times = 0;       // Since the client has seen a token.
     bool restarted = false;  // The wait was begun anew.
+    bool replaced = false;   // Its connection alone was; the worker is there.
   };
 
   SequenceId id;

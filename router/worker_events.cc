@@ -253,7 +253,7 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
   waits_.Note(sequence, now);
   if (closed.call == sequence.decode.call) {
     sequence.decode.call = 0;
-    OnDecodeClosed(sequence, closed.status, now);
+    OnDecodeClosed(sequence, closed, now);
   } else {
     sequence.prefill.call = 0;
     OnPrefillClosed(sequence, closed.status, now);
@@ -261,11 +261,12 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
   CheckInvariants(counter);
 }
 
-void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
+void RouterNode::OnDecodeClosed(SequenceState& sequence, const CallClosed& closed, Time now) {
+  const absl::Status& status = closed.status;
   // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
   const bool cannot_join =
       (sequence.leader != 0 || sequence.returned) && absl::IsInvalidArgument(status);
-  if (returns_.MayBegin(sequence, status, now)) return AwaitReturn(sequence, status, now);
+  if (returns_.MayBegin(sequence, closed, now)) return AwaitReturn(sequence, closed, now);
   if ((IsRefusal(status) || cannot_join) && sequence.state != State::kDecoding) {
     if (sequence.returned) return OnReturnRefused(sequence, status, now);
     if (absl::IsResourceExhausted(status) && sequence.leader == 0) {

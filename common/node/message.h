@@ -115,11 +115,13 @@ struct PrefillRequest {
 // order of position, from 1 to prompt_length - 1 without gaps, all before its PrefilledEvent.
 struct ScoresEvent {
   Attempt attempt = 1;
-  std::vector<PromptLogprob> logprobs;  // [>= 1], of at most kMaxPieceScores numbers.
+  std::vector<PromptLogprob> logprobs;  // [>= 1], of at most kPieceScores numbers.
 };
 
-// Log probabilities in one piece, those of alternatives included: what the wire carries of them is
-// far below the largest message.
+// Log probabilities in one piece, those of alternatives included: less than a message carries of
+// more than one call, so that tokens of others do not wait for it. Workers of the last release make
+// pieces of up to kMaxPieceScores.
+inline constexpr int32_t kPieceScores = 4096;
 inline constexpr int32_t kMaxPieceScores = 64 << 10;
 
 // The prompt is computed; with score_only `first` is absent. The call then stays open until the

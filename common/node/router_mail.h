@@ -31,6 +31,9 @@ struct WorkerEventReceived {
 struct CallClosed {
   CallId call = 0;
   absl::Status status;
+  // This router ended it with its connection, as another one to the same process has replaced that:
+  // nothing is known against the worker, and what it has computed is there. Then ABORTED.
+  bool is_replaced = false;
 };
 // The router has a worker more: nobody has answered there yet. An index is given anew only after
 // WorkerForgotten.

@@ -17,6 +17,11 @@ namespace {
 
 constexpr int kMostAtOnce = 256;  // Of the calls in a message, before others get the lock.
 
+// A call's number cannot be left out. With nothing in it the worker refuses it, which nobody hears.
+void CutOpening(v1::CallAsked& asked) {
+  asked.has_decode() ? asked.mutable_decode()->Clear() : asked.mutable_prefill()->Clear();
+}
+
 }  // namespace
 
 class SessionClient::Call : public OpenCall {
@@ -44,6 +49,9 @@ void SessionClient::Start(v1::Session::Stub* stub, Incarnation worker,
   first.mutable_open()->mutable_ended()->Assign(ended.begin(), ended.end());
   input_.set_key(key_);
   self_ = shared_from_this();
+  unsent_.OnTooMuch([session = weak_from_this()] {
+    if (const auto here = session.lock()) here->End();
+  });
   grpc::ClientContext* context = nullptr;
   {
     absl::MutexLock lock(&mutex_);
@@ -77,7 +85,7 @@ void SessionClient::OpenEntry(OpenCall* call, const Request& request, v1::CallAs
       refused = absl::UnavailableError("the connection to the worker was lost");
     } else if (static_cast<int64_t>(asked.ByteSizeLong()) > kMostItemBytes) {
       refused = absl::InvalidArgumentError("the prompt is larger than a message to a worker");
-    } else if (output_.bytes() > kMostUnsentBytes) {
+    } else if (unsent_.IsHalfFull()) {
       refused = absl::ResourceExhaustedError("the worker does not read what it is asked");
     }
     if (refused.ok()) {
@@ -85,7 +93,7 @@ void SessionClient::OpenEntry(OpenCall* call, const Request& request, v1::CallAs
       entries_[mine->number] = {
           .id = mine->id, .deadline = SteadyNow() + request.timeout, .events = std::move(events)};
       asked.set_call(mine->number);
-      output_.Add(std::move(asked));
+      output_.AddBulk(std::move(asked));
     } else {
       ended_.push_back({.id = mine->id, .end = {.status = refused, .is_broken = over_}});
     }
@@ -153,13 +161,14 @@ bool SessionClient::IsOver() const {
 }
 
 void SessionClient::Sweep() {
+  memory_->EndLargest();
   {
     absl::MutexLock lock(&mutex_);
     if (over_) {
       if (context_ != nullptr) context_->TryCancel();  // It may not have ended by itself.
       return;
     }
-    if (silence_.Sweep() || output_.bytes() > 2 * kMostUnsentBytes) {
+    if (silence_.Sweep()) {
       over_ = true;
       context_->TryCancel();
     }
@@ -181,6 +190,7 @@ void SessionClient::CloseEntry(uint64_t number, CallEvents::End end, bool tell) 
   const auto node = entries_.extract(number);
   ended_.push_back({.id = node.mapped().id, .end = std::move(end)});
   if (!tell || over_) return;
+  if (output_.Withdraw(number, CutOpening)) return;
   v1::CallAsked asked;
   asked.set_call(number);
   asked.mutable_cancel();
@@ -217,6 +227,7 @@ absl::Status SessionClient::TakeMessage() {
   v1::ToRouter message;
   RETURN_IF_ERROR(input_.Take(received_, &message));
   silence_.OnRead(true);
+  has_heard_ = true;
   absl::Status taken;
   for (auto told = message.calls().begin(); taken.ok() && told != message.calls().end();) {
     std::vector<RouterMail> events;
@@ -252,6 +263,7 @@ void SessionClient::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
+    output_.Written();
     if (!ok) over_ = true;
   }
   ReactionEnds(this);

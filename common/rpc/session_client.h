@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/client_callback.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,8 +45,13 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
     std::function<void()> on_released;  // Last, when nothing of it is left with gRPC.
   };
 
-  SessionClient(const WireLimits& limits, Hooks hooks)
-      : limits_(limits), hooks_(std::move(hooks)) {}
+  // `unsent`: what the sessions of this router hold for workers that do not read.
+  SessionClient(const WireLimits& limits, Hooks hooks, std::shared_ptr<SessionMemory> unsent)
+      : limits_(limits),
+        hooks_(std::move(hooks)),
+        memory_(std::move(unsent)),
+        unsent_(memory_),
+        output_(&unsent_) {}
 
   // `ended`: keys of sessions with that worker that have ended.
   void Start(v1::Session::Stub* stub, Incarnation worker, const std::vector<uint32_t>& ended);
@@ -61,6 +67,8 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   // Ends it and all its calls, as UNAVAILABLE.
   void End();
   bool IsOver() const;
+  // A message of the worker has come whole.
+  bool HasHeard() const { return has_heard_; }
 
   // Once each kSweepInterval: a sign of life, and an end for calls whose time is over, or for the
   // session if the worker has given none.
@@ -98,6 +106,8 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
 
   const WireLimits limits_;
   const Hooks hooks_;
+  const std::shared_ptr<SessionMemory> memory_;
+  SessionMemory::Share unsent_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // Until it has ended.
   std::string why_ ABSL_GUARDED_BY(mutex_);    // What was wrong with a message.
@@ -110,6 +120,7 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   std::vector<Ended> ended_ ABSL_GUARDED_BY(mutex_);                      // Not told yet.
   SessionOutput<v1::ToWorker, v1::CallAsked> output_ ABSL_GUARDED_BY(mutex_);
   Silence silence_;
+  std::atomic<bool> has_heard_ = false;
   uint32_t key_ = 0;           // Since Start.
   SessionInput input_;         // The reader's.
   v1::SessionFrame sent_;      // gRPC's while writing_.

@@ -1,6 +1,7 @@
 #include "common/rpc/session_server.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -18,6 +19,9 @@ std::shared_ptr<SessionServer> SessionServer::Create(grpc::CallbackServerContext
                                                      Options options) {
   std::shared_ptr<SessionServer> session(new SessionServer(context, std::move(options)));
   session->self_ = session;
+  session->unsent_.OnTooMuch([one = std::weak_ptr<SessionServer>(session)] {
+    if (const auto here = one.lock()) here->Abandon();
+  });
   ReactionEnds(session.get());
   session->StartRead(&session->received_);
   return session;
@@ -31,7 +35,9 @@ size_t SessionServer::num_calls() const {
 void SessionServer::Tell(uint64_t call, v1::CallTold told) {
   {
     absl::MutexLock lock(&mutex_);
-    if (!open_.contains(call)) return;
+    const auto it = open_.find(call);
+    if (it == open_.end()) return;
+    GiveBack(it->second);
   }
   if (static_cast<int64_t>(told.ByteSizeLong()) > kMostItemBytes) {
     return Break(call, absl::InternalError("an event is larger than a message may be"));
@@ -42,7 +48,8 @@ void SessionServer::Tell(uint64_t call, v1::CallTold told) {
     absl::MutexLock lock(&mutex_);
     is_read = Queue(std::move(told));
   }
-  if (!is_read) Abandon();
+  if (!is_read) Break(call, absl::UnavailableError("its scores are not read"));
+  options_.unsent->EndLargest();
 }
 
 void SessionServer::End(uint64_t call, const absl::Status& status) { EndCall(call, status); }
@@ -61,29 +68,45 @@ void SessionServer::Break(uint64_t call, const absl::Status& status) {
 
 bool SessionServer::Forget(uint64_t call) {
   absl::MutexLock lock(&mutex_);
-  return open_.erase(call) > 0;
+  return Erase(call);
 }
+
+bool SessionServer::Erase(uint64_t call) {
+  const auto it = open_.find(call);
+  if (it == open_.end()) return false;
+  GiveBack(it->second);
+  open_.erase(it);
+  return true;
+}
+
+void SessionServer::GiveBack(int64_t& weight) { opens_.Add(-std::exchange(weight, 0)); }
 
 bool SessionServer::EndCall(uint64_t call, const absl::Status& status) {
   v1::CallTold told;
   told.set_call(call);
   told.mutable_end()->set_code(static_cast<int32_t>(status.code()));
   told.mutable_end()->set_message(std::string(status.message().substr(0, kMostEndBytes)));
-  bool is_read = false;
   {
     // At once: a session that closes ends when no call is left and nothing is to be said.
     absl::MutexLock lock(&mutex_);
-    if (open_.erase(call) == 0) return false;
-    is_read = Queue(std::move(told));
+    if (!Erase(call)) return false;
+    Queue(std::move(told));
   }
-  if (!is_read) Abandon();
+  options_.unsent->EndLargest();
   return true;
 }
 
 bool SessionServer::Queue(v1::CallTold told) {
   if (finishing_.has_value()) return true;
-  output_.Add(std::move(told));
-  return output_.bytes() <= kMostUnsentBytes;
+  const uint64_t call = told.call();
+  if (!told.has_prefill() || !told.prefill().has_scores()) {
+    output_.Add(std::move(told));
+    return true;
+  }
+  output_.AddBulk(std::move(told));
+  if (output_.BulkBytesOf(call) <= kMostBulkBytes) return true;
+  output_.DropBulk(call);  // Nobody will miss them: the call ends.
+  return false;
 }
 
 void SessionServer::Beat() {
@@ -116,10 +139,14 @@ void SessionServer::AbandonIf(uint32_t key) {
 void SessionServer::BreakAll() {
   absl::MutexLock taking(&taking_);
   is_over_ = true;
-  absl::flat_hash_set<uint64_t> broken;
+  std::vector<uint64_t> broken;
   {
     absl::MutexLock lock(&mutex_);
-    broken.swap(open_);
+    for (auto& [call, weight] : open_) {
+      GiveBack(weight);
+      broken.push_back(call);
+    }
+    open_.clear();
   }
   for (const uint64_t call : broken) options_.hooks.on_broken(call);
 }
@@ -147,8 +174,24 @@ absl::Status SessionServer::TakeFirst(const v1::SessionOpen& open) {
   }
   for (const uint32_t key : open.ended()) options_.hooks.on_replaced(key);
   input_.set_key(open.key());
-  absl::MutexLock lock(&mutex_);
-  key_ = open.key();
+  {
+    absl::MutexLock lock(&mutex_);
+    key_ = open.key();
+  }
+  // Whoever says so from now on finds this session by its key.
+  if (!options_.hooks.has_ended(open.key())) return absl::OkStatus();
+  return absl::CancelledError("its router has said that this session has ended");
+}
+
+absl::Status SessionServer::Weigh(const v1::CallAsked& asked) {
+  if (unsent_.IsHalfFull()) {
+    return absl::ResourceExhaustedError("this router does not read what it is told");
+  }
+  const auto weight = static_cast<int64_t>(asked.SpaceUsedLong());
+  if (!opens_.Take(weight)) {
+    return absl::ResourceExhaustedError("too much waits here to be computed: try another worker");
+  }
+  open_[asked.call()] = weight;
   return absl::OkStatus();
 }
 
@@ -161,8 +204,8 @@ absl::Status SessionServer::OpenCall(const v1::CallAsked& asked) {
   absl::Status refused;
   {
     absl::MutexLock lock(&mutex_);
-    open_.insert(asked.call());  // Before it is offered, so that the node may answer at once.
-    if (closing_.has_value()) refused = *closing_;
+    open_[asked.call()] = 0;  // Before it is offered, so that the node may answer at once.
+    refused = closing_.has_value() ? *closing_ : Weigh(asked);
   }
   if (refused.ok()) refused = options_.hooks.on_asked(asked.call(), asked);
   if (!refused.ok()) EndCall(asked.call(), refused);
@@ -177,6 +220,8 @@ absl::Status SessionServer::TakeAsked(const v1::CallAsked& asked) {
   }
   if (asked.has_cancel()) {
     if (Forget(asked.call())) options_.hooks.on_broken(asked.call());
+    absl::MutexLock lock(&mutex_);
+    output_.DropBulk(asked.call());
     return absl::OkStatus();
   }
   {
@@ -221,6 +266,7 @@ void SessionServer::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
+    output_.Written();
   }
   ReactionEnds(this);
   if (!ok) return Finish(absl::CancelledError("the session was lost"));

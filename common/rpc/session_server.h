@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/session.pb.h"
@@ -32,11 +32,17 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
     std::function<void(uint64_t call)> on_broken;
     // The router says, before it opens a call, that its session of this key has ended.
     std::function<void(uint32_t key)> on_replaced;
+    // That was said of this key: nothing is taken of its session any more.
+    std::function<bool(uint32_t key)> has_ended;
     std::function<void()> on_done;  // Last.
   };
   struct Options {
     Incarnation incarnation = 0;  // Of this worker.
     Hooks hooks;
+    // What the sessions of this worker hold for routers that do not read, and of calls that were
+    // opened and of which nothing was told yet.
+    std::shared_ptr<SessionMemory> unsent;
+    std::shared_ptr<SessionMemory> opens;
   };
 
   static std::shared_ptr<SessionServer> Create(grpc::CallbackServerContext* context,
@@ -71,7 +77,11 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
 
  private:
   SessionServer(grpc::CallbackServerContext* context, Options options)
-      : context_(context), options_(std::move(options)) {}
+      : context_(context),
+        options_(std::move(options)),
+        unsent_(options_.unsent),
+        opens_(options_.opens),
+        output_(&unsent_) {}
 
   absl::Status TakeMessage();
   absl::Status TakeFirst(const v1::SessionOpen& open);
@@ -79,13 +89,18 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   void BreakAll();
   absl::Status TakeAsked(const v1::CallAsked& asked);
   absl::Status OpenCall(const v1::CallAsked& asked);
+  // Room for it; else why not.
+  absl::Status Weigh(const v1::CallAsked& asked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True if it was open.
-  bool Forget(uint64_t call);
+  bool Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Erase(uint64_t call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Its request is not held for it any more: it is being computed, or has ended.
+  void GiveBack(int64_t& weight) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same; the router is told.
   bool EndCall(uint64_t call, const absl::Status& status);
   // Ends it for the node too.
   void Break(uint64_t call, const absl::Status& status);
-  // False: more waits than may.
+  // False: more of the call waits than may.
   bool Queue(v1::CallTold told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Nothing more is read or said.
   void Finish(absl::Status status);
@@ -96,11 +111,14 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   std::recursive_mutex context_mutex_;
   bool has_context_ = true;  // Under context_mutex_.
   const Options options_;
+  SessionMemory::Share unsent_;
+  SessionMemory::Share opens_;
   // While the node is being told what a message says, or that all calls are broken.
   absl::Mutex taking_ ABSL_ACQUIRED_BEFORE(mutex_);
   bool is_over_ ABSL_GUARDED_BY(taking_) = false;
   mutable absl::Mutex mutex_;
-  absl::flat_hash_set<uint64_t> open_ ABSL_GUARDED_BY(mutex_);
+  // What of each counts among opens_.
+  absl::flat_hash_map<uint64_t, int64_t> open_ ABSL_GUARDED_BY(mutex_);
   SessionOutput<v1::ToRouter, v1::CallTold> output_ ABSL_GUARDED_BY(mutex_);
   std::optional<uint32_t> key_ ABSL_GUARDED_BY(mutex_);  // Once the first message has come.
   bool says_alive_ ABSL_GUARDED_BY(mutex_) = false;      // If nothing else is to be said.

@@ -19,6 +19,8 @@ namespace {
 constexpr int kHelloTimeoutMs = 2000;
 constexpr int kMinBackoffMs = 100;
 constexpr int kMaxBackoffMs = 1000;
+// Behind a session that had begun well: its sequences wait to return, for a second.
+constexpr int kHeardBackoffMs = 20;
 constexpr int kRenewalSweeps = 5;    // Between two tries to renew a connection.
 constexpr int kRenewalTries = 2;     // Where the worker of the old one is trusted no more.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
@@ -420,6 +422,9 @@ void WorkerLink::Disconnect(const std::string& failure, bool is_gone) {
     }
     sessions = Sessions();
     NoteEnded(sessions);
+    if (peer_.session != nullptr && peer_.session->HasHeard()) {
+      backoff_ms_ = std::min(backoff_ms_, kHeardBackoffMs);
+    }
     peer_ = {};
     lost.push_back(
         std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls)));

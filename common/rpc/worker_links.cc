@@ -32,7 +32,9 @@ using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
 class WorkerLinks::Impl {
  public:
   Impl(WorkerLinksOptions options, Inbox<RouterMail>* inbox)
-      : options_(std::move(options)), inbox_(inbox) {
+      : options_(std::move(options)),
+        inbox_(inbox),
+        unsent_(std::make_shared<SessionMemory>(options_.max_unsent_bytes)) {
     absl::MutexLock lock(&mutex_);
     for (const WorkerAddress& address : options_.workers) MakeLink(FreeSlot(), address);
   }
@@ -255,7 +257,8 @@ class WorkerLinks::Impl {
                 [this](std::vector<RouterMail> events) { inbox_->PostAll(std::move(events)); },
             .on_closed = [this](CallId id, CallEvents::End end) { Closed(id, std::move(end)); },
             .on_over = std::move(on_over),
-            .on_released = [this] { Release(); }});
+            .on_released = [this] { Release(); }},
+        unsent_);
   }
 
   // False: the call is not to be opened, which was mailed. `is_awaited`: by Stop, until Release.
@@ -298,12 +301,14 @@ class WorkerLinks::Impl {
     }
     if (end.is_broken) entry.link->Distrust(entry.peer.stubs.get());
     // It was ended with its connection, which was replaced: that says nothing of the worker.
-    if ((absl::IsUnavailable(end.status) || absl::IsCancelled(end.status)) &&
+    CallClosed closed{.call = id, .status = std::move(end.status)};
+    if ((absl::IsUnavailable(closed.status) || absl::IsCancelled(closed.status)) &&
         entry.link->IsExpiring(entry.peer.stubs.get())) {
-      end.status = absl::AbortedError("the connection to the worker was replaced");
+      closed.status = absl::AbortedError("the connection to the worker was replaced");
+      closed.is_replaced = true;
     }
     absl::MutexLock lock(&mutex_);
-    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(end.status)});
+    if (!stopped_) inbox_->Post(std::move(closed));
     --slots_[entry.worker].num_calls;  // Last: from here on the index may go to another.
   }
 
@@ -392,6 +397,7 @@ class WorkerLinks::Impl {
 
   const WorkerLinksOptions options_;
   Inbox<RouterMail>* const inbox_;
+  const std::shared_ptr<SessionMemory> unsent_;
   RetiredChannels retired_;  // Outlives the links.
   absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);  // By worker.

@@ -10,6 +10,7 @@
 #include "common/base/time.h"
 #include "common/node/inbox.h"
 #include "common/node/router_mail.h"
+#include "common/rpc/session_memory.h"
 
 namespace baton {
 
@@ -39,6 +40,8 @@ struct WorkerLinksOptions {
   int expiry_sweeps = 45;  // That calls may stay on a connection that was replaced, seconds.
   // Below the streams that a connection may have: a call that waits for one would seem silent.
   int max_calls_to_worker = 8000;
+  // Of all sessions together; one may have a quarter (SessionMemory).
+  int64_t max_unsent_bytes = kMostUnsentBytes;
 };
 
 // The router's side of all calls to workers. Keeps one connection to each worker: Hello, then

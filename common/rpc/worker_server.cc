@@ -21,6 +21,7 @@
 #include "common/rpc/call_events.h"
 #include "common/rpc/cluster_tls.h"
 #include "common/rpc/connection.h"
+#include "common/rpc/ended_keys.h"
 #include "common/rpc/gate.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
@@ -91,6 +92,8 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
         inbox_(inbox),
         gate_(options_.hello.incarnation, {.vocab_size = options_.hello.vocab_size,
                                            .max_model_len = options_.hello.max_model_len}),
+        unsent_(std::make_shared<SessionMemory>(options_.max_unsent_bytes)),
+        opens_(std::make_shared<SessionMemory>(options_.max_open_bytes)),
         broadcast_(options_.status, options_.max_watchers, [this] { Beat(); }) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
@@ -203,7 +206,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                   Post(inbox_, CallBroken{.call = number << kCallBits | call});
                                 },
                             .on_replaced = [this](uint32_t key) { EndSession(key); },
-                            .on_done = [this, number] { ForgetSession(number); }}});
+                            .has_ended = [this](uint32_t key) { return ended_keys_.Contains(key); },
+                            .on_done = [this, number] { ForgetSession(number); }},
+                  .unsent = unsent_,
+                  .opens = opens_});
     if (is_closing_) {
       session->Close(ShuttingDown());
     } else if (sessions_.size() >= kMaxSessions) {
@@ -354,7 +360,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     return sessions;
   }
 
+  // Kept first: a session that is not found by its key yet will look there.
   void EndSession(uint32_t key) {
+    ended_keys_.Add(key);
     for (const auto& session : Sessions()) session->AbandonIf(key);
   }
 
@@ -447,6 +455,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   const WorkerServerOptions options_;
   const WorkerInbox inbox_;
   const RequestGate gate_;
+  const std::shared_ptr<SessionMemory> unsent_;
+  const std::shared_ptr<SessionMemory> opens_;
+  EndedKeys ended_keys_;
   StatusBroadcast broadcast_;
   std::atomic<CallId> next_call_ = 0;
   absl::Mutex mutex_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include "common/node/inbox.h"
 #include "common/node/node.h"
 #include "common/node/worker_mail.h"
+#include "common/rpc/session_memory.h"
 
 namespace baton {
 
@@ -25,6 +27,9 @@ struct WorkerServerOptions {
   int max_streams_per_connection = 8192;  // One router has one connection: its calls in flight.
   int max_open_calls = 16384;             // Of all connections; more are refused.
   int max_watchers = 256;
+  // Of all sessions together, in bytes; one may have a quarter (SessionMemory).
+  int64_t max_unsent_bytes = kMostUnsentBytes;
+  int64_t max_open_bytes = kMostOpenBytes;
 };
 
 // The gRPC side of a worker: turns calls into mail for its node and the node's answers into events

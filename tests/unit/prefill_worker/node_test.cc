@@ -272,9 +272,9 @@ TEST_F(PrefillNodeTest, ScoresWithManyAlternativesAreCutIntoPieces) {
   Open(1, std::move(request));
   LayersDone();
   StepDone done = DoneWith(*runner_.plans.back(), 55);
-  // 7 x 20,001: three fit into a piece.
-  for (PromptLogprob& one : done.rows[0].prompt_logprobs) one.top.resize(20000);
-  done.rows[0].prompt_logprobs[6].top.resize(kMaxPieceScores - 1);  // And one that fills a piece.
+  // 7 x 1,201: three fit into a piece.
+  for (PromptLogprob& one : done.rows[0].prompt_logprobs) one.top.resize(1200);
+  done.rows[0].prompt_logprobs[6].top.resize(kPieceScores);  // And one that is more than a piece.
   Handle(std::move(done));
   std::vector<int32_t> sizes;
   int32_t next = 1;
@@ -285,7 +285,7 @@ TEST_F(PrefillNodeTest, ScoresWithManyAlternativesAreCutIntoPieces) {
       EXPECT_EQ(one.position, next++);
       scores += NumScores(one);
     }
-    EXPECT_LE(scores, kMaxPieceScores);
+    EXPECT_LE(scores, kPieceScores + 1);
   }
   EXPECT_EQ(sizes, (std::vector<int32_t>{3, 3, 1}));
 }

@@ -177,7 +177,7 @@ TEST_F(InferenceServiceTest, TheFirstEventTellsTheIdThatTheSchedulerKnows) {
 TEST_F(InferenceServiceTest, AMessageThatIsAlwaysTooLargeIsInvalidAndNotBusy) {
   Serve(SayBytes("x"));
   v1::GenerateRequest request;
-  request.set_text(std::string(size_t{31} << 20, 'a'));
+  request.set_text(std::string(size_t{7} << 20, 'a'));
   const auto unlimited = [this] {
     grpc::ChannelArguments arguments;
     arguments.SetMaxSendMessageSize(-1);
@@ -188,9 +188,9 @@ TEST_F(InferenceServiceTest, AMessageThatIsAlwaysTooLargeIsInvalidAndNotBusy) {
   stub_ = unlimited();
   const Answer answer = Generate(request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(answer.status.error_message(), HasSubstr("at most 16777216"));
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("at most 4194304"));
   // The library's own word, before anything of ours is called: without a reason.
-  request.set_text(std::string(size_t{33} << 20, 'a'));
+  request.set_text(std::string(size_t{9} << 20, 'a'));
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, request);
   v1::GenerateEvent event;

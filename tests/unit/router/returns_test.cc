@@ -131,6 +131,29 @@ TEST_F(ReturnsTest, ACallThatIsLostAloneIsARetry) {
   EXPECT_NE(last_decode().prefill, 0u);
 }
 
+// As when certificates change under a long answer.
+TEST_F(ReturnsTest, ACallWhoseConnectionWasReplacedGoesOnOverTheOneThatStands) {
+  Decode(1);
+  worker_ = outbox_.decodes.back().worker;
+  Handle(CallClosed{
+      .call = decode_call(), .status = absl::AbortedError("replaced"), .is_replaced = true});
+  ExpectReturned();
+  Ready(decode_call(), 2);
+  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
+  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
+  EXPECT_EQ(Ended(1), Code::kOk);
+  EXPECT_EQ(outbox_.prefills.size(), 1u);
+  EXPECT_EQ(node_->counters().returns, 1);
+  EXPECT_EQ(node_->counters().moves + node_->counters().retries, 0);
+}
+
+TEST_F(ReturnsTest, ACallThatItsWorkerAbortedDoesNot) {
+  Decode(1);
+  worker_ = outbox_.decodes.back().worker;
+  Closed(decode_call(), absl::AbortedError("no transfer came"));
+  ExpectMoved();
+}
+
 TEST_F(ReturnsTest, WhereItIsNotThereAnyMoreItIsPrefilledAgain) {
   LoseSession();
   Back(worker_);

@@ -343,6 +343,7 @@ TEST_P(RenewalTest, WhatRunsOnAReplacedConnectionForTooLongIsAbortedAndNewCallsC
   const auto closed = inbox_.Next<CallClosed>(absl::Seconds(60));
   ASSERT_TRUE(closed.has_value());
   EXPECT_TRUE(absl::IsAborted(closed->status)) << closed->status;
+  EXPECT_TRUE(closed->is_replaced);
   EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
   links.OpenDecode(2, 0, SampleDecode());
   EXPECT_TRUE(worker_.inbox.Next<DecodeOpened>().has_value());

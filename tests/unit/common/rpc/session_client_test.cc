@@ -211,9 +211,11 @@ TEST(SessionClientTest, ASessionThatEndsWithoutCallsTakesItsConnectionAlong) {
 struct LoneSession {
   std::vector<std::pair<CallId, CallEvents::End>> ends;
   const std::shared_ptr<SessionClient> session = std::make_shared<SessionClient>(
-      kLimits, SessionClient::Hooks{.on_closed = [this](CallId id, CallEvents::End end) {
-        ends.emplace_back(id, std::move(end));
-      }});
+      kLimits,
+      SessionClient::Hooks{
+          .on_closed = [this](CallId id,
+                              CallEvents::End end) { ends.emplace_back(id, std::move(end)); }},
+      std::make_shared<SessionMemory>(kMostUnsentBytes));
 };
 
 TEST(SessionClientTest, ACallOfASessionThatIsOverSpeaksAgainstTheConnection) {
@@ -270,6 +272,70 @@ TEST(SessionClientTest, ASessionWithoutCallsStaysOpen) {
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(8)).has_value());
+}
+
+// ---- A worker that does not read ---------------------------------------------------------------
+
+DecodeRequest LongDecode(int32_t num_tokens) {
+  DecodeRequest request = SampleDecode();
+  request.tokens.assign(num_tokens, 300);  // Two bytes each.
+  return request;
+}
+
+TEST(SessionClientTest, ToAWorkerThatDoesNotReadNothingIsOpenedUntilSomethingIsCancelled) {
+  HandmadeWorker worker({}, {.session = [](WorkersEnd& end) { GiveSignsOfLife(end); }});
+  TestRouter router({{Role::kDecode, worker.address()}}, /*max_unsent_bytes=*/16 << 20);
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  CallId last = 0;
+  while (router.inbox.Count<CallClosed>() == 0 && last < 200) {
+    router.links.OpenDecode(++last, 0, LongDecode(100'000));
+  }
+  const auto refused = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->call, last);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused->status)) << refused->status;
+  // Those that were not sent yet are taken back.
+  for (CallId call = 1; call < last; ++call) router.links.Cancel(call);
+  for (CallId call = 1; call < last; ++call) {
+    ASSERT_TRUE(router.inbox.Next<CallClosed>().has_value());
+  }
+  for (int i = 1; i <= 5; ++i) router.links.OpenDecode(last + i, 0, LongDecode(100'000));
+  EXPECT_FALSE(router.inbox.Next<CallClosed>(absl::Milliseconds(200)).has_value());
+}
+
+TEST(SessionClientTest, ASessionThatHoldsTooMuchForItsWorkerEnds) {
+  HandmadeWorker worker({}, {.session = [](WorkersEnd& end) { GiveSignsOfLife(end); }});
+  TestRouter router({{Role::kDecode, worker.address()}}, /*max_unsent_bytes=*/2 << 20);
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  CallId last = 0;
+  while (router.inbox.Count<CallClosed>() == 0 && last < 500) {
+    router.links.OpenDecode(++last, 0, LongDecode(100'000));
+  }
+  ASSERT_TRUE(router.inbox.Next<CallClosed>().has_value());
+  // Which cannot be refused; the library takes some megabytes.
+  const RebindRequest rebind = WireSamples(1).Rebind();
+  const absl::Time limit = absl::Now() + absl::Seconds(20);
+  while (router.inbox.Count<CallClosed>() == 0 && absl::Now() < limit) {
+    for (int i = 0; i < 1000; ++i) router.links.Rebind(last - 1, rebind);
+  }
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
+  EXPECT_TRUE(router.inbox.Next<WorkerDown>().has_value());
+}
+
+// A worker would take another number for a loss.
+TEST(SessionClientTest, WhatIsTakenBackKeepsItsNumber) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  for (CallId call = 1; call <= 60; ++call) {
+    router.links.OpenDecode(call, 0, LongDecode(100'000));
+    if (call % 3 != 0) router.links.Cancel(call);
+  }
+  router.links.OpenDecode(61, 0, SampleDecode());
+  EXPECT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  EXPECT_EQ(router.inbox.Count<WorkerDown>(), 0);
 }
 
 TEST(SessionClientTest, ACallThatIsTooLargeForAMessageIsRefusedAlone) {

@@ -189,6 +189,18 @@ TEST_F(SessionServerReplacedTest, NothingMoreIsTakenOfIt) {
   EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
 }
 
+// Its first message was on its way for longer than that of the next.
+TEST_F(SessionServerReplacedTest, OneThatBeginsAfterwardsIsNotTaken) {
+  const auto next = Next(worker_.address(), 6, {5});
+  next->end().Say(HandmadeRouter::Decode(1));
+  ASSERT_TRUE(worker_.inbox.Next<DecodeOpened>().has_value());
+  HandmadeRouter late(worker_.address());
+  late.end().Say(HandmadeRouter::Decode(1));
+  EXPECT_EQ(late.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
+  EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
+}
+
 TEST_F(SessionServerReplacedTest, OthersGoOn) {
   HandmadeRouter other(worker_.address());
   Open(other, 1);
@@ -231,6 +243,107 @@ TEST_F(SessionServerTest, ARouterThatDoesNotReadLosesItsSessionBeforeTheMemory) 
   }
   EXPECT_LT(num_emitted, 40);
   EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+}
+
+// ---- Bounds of all sessions together -----------------------------------------------------------
+
+TEST(SessionServerMemoryTest, RoutersThatDoNotReadEndAndOneThatDoesGoesOn) {
+  TestWorker worker(Role::kDecode, 7, 0, false, true, /*max_unsent_bytes=*/16 << 20);
+  std::vector<std::unique_ptr<HandmadeRouter>> routers;
+  std::vector<CallId> calls;
+  for (uint32_t i = 0; i < 5; ++i) {
+    routers.push_back(std::make_unique<HandmadeRouter>(worker.address(), /*meant=*/7,
+                                                       ClusterChannelArguments(), /*key=*/10 + i));
+    ASSERT_TRUE(routers[i]->end().Say(HandmadeRouter::Decode(1)));
+    const auto opened = worker.inbox.Next<DecodeOpened>();
+    ASSERT_TRUE(opened.has_value());
+    calls.push_back(opened->call);
+  }
+  const TokensEvent large = LargeEvent(100);
+  for (int i = 0; i < 80 && worker.inbox.Count<CallBroken>() < 4; ++i) {
+    for (int r = 0; r < 4; ++r) worker.server.Emit(calls[r], large);
+    worker.server.Emit(calls[4], TokensEvent{.outputs = {{.position = 1 + i, .token = 3}}});
+    EXPECT_TRUE(routers[4]->end().ReadCalls().has_value());
+  }
+  for (int r = 0; r < 4; ++r) {
+    const auto broken = worker.inbox.Next<CallBroken>();
+    ASSERT_TRUE(broken.has_value());
+    EXPECT_NE(broken->call, calls[4]);
+  }
+  worker.server.Close(calls[4], absl::OkStatus());
+  EXPECT_TRUE(routers[4]->end().ReadCalls().has_value());
+  EXPECT_EQ(worker.inbox.Count<CallBroken>(), 0);
+}
+
+class SessionServerOpensTest : public ::testing::Test {
+ protected:
+  // Until there is no room for another; the last of them is refused.
+  void Fill() {
+    for (last_ = 1; last_ <= 200; ++last_) router_.end().Say(HandmadeRouter::Decode(last_));
+    last_ = 200;
+    for (bool is_last = false; !is_last;) {
+      const auto told = router_.end().ReadCalls();
+      ASSERT_TRUE(told.has_value());
+      for (const v1::CallTold& one : told->calls()) {
+        EXPECT_EQ(one.end().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+        is_last = one.call() == last_;
+      }
+    }
+    const int num_opened = worker_.inbox.Count<DecodeOpened>();
+    EXPECT_GE(num_opened, 3);
+    EXPECT_LT(num_opened, 200);
+    for (int i = 0; i < num_opened; ++i) {
+      opened_.push_back(worker_.inbox.Next<DecodeOpened>()->call);
+    }
+  }
+  bool IsTaken(HandmadeRouter& router, uint64_t call) {
+    router.end().Say(HandmadeRouter::Decode(call));
+    return worker_.inbox.Next<DecodeOpened>(absl::Seconds(1)).has_value();
+  }
+
+  TestWorker worker_{Role::kDecode,
+                     7,
+                     0,
+                     false,
+                     true,
+                     kMostUnsentBytes,
+                     /*max_open_bytes=*/64 << 10};
+  HandmadeRouter router_{worker_.address()};
+  uint64_t last_ = 0;
+  std::vector<CallId> opened_;
+};
+
+TEST_F(SessionServerOpensTest, WhatWaitsToBeComputedIsBoundedAndGivenBack) {
+  Fill();
+  HandmadeRouter other(worker_.address(), /*meant=*/7, ClusterChannelArguments(), /*key=*/6);
+  EXPECT_TRUE(IsTaken(other, 1)) << "of another session";
+  worker_.server.Emit(opened_[0], TokensEvent{.outputs = {{.position = 10, .token = 3}}});
+  EXPECT_TRUE(IsTaken(router_, last_ + 1)) << "one is being computed";
+  EXPECT_FALSE(IsTaken(router_, last_ + 2));
+  worker_.server.Emit(opened_[0], TokensEvent{.outputs = {{.position = 11, .token = 3}}});
+  EXPECT_FALSE(IsTaken(router_, last_ + 3)) << "which is given back once";
+  worker_.server.Close(opened_[1], absl::OkStatus());
+  EXPECT_TRUE(IsTaken(router_, last_ + 4)) << "one has ended";
+  router_.end().Say(HandmadeRouter::Cancel(opened_[2] & 0xffffffff));
+  EXPECT_TRUE(IsTaken(router_, last_ + 5)) << "one was cancelled";
+}
+
+TEST_F(SessionServerOpensTest, ASessionThatIsOverGivesAllBack) {
+  Fill();
+  std::vector<std::unique_ptr<HandmadeRouter>> others;
+  for (uint32_t i = 0; i < 3; ++i) {
+    others.push_back(std::make_unique<HandmadeRouter>(worker_.address(), /*meant=*/7,
+                                                      ClusterChannelArguments(), /*key=*/10 + i));
+    for (uint64_t call = 1; call <= opened_.size(); ++call) {
+      ASSERT_TRUE(IsTaken(*others[i], call)) << i << " " << call;
+    }
+  }
+  HandmadeRouter last(worker_.address(), /*meant=*/7, ClusterChannelArguments(), /*key=*/20);
+  uint64_t call = 1;
+  while (IsTaken(last, call)) ASSERT_LT(++call, 10u) << "all is taken";
+  others[0]->context().TryCancel();
+  ASSERT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+  EXPECT_TRUE(IsTaken(last, call + 1));
 }
 
 TEST_F(SessionServerTest, AnEventThatIsTooLargeForAMessageEndsItsCallAlone) {

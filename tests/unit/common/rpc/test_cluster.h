@@ -31,7 +31,8 @@ inline HelloInfo HelloOf(Role role, Incarnation incarnation) {
 // A worker without a node: the test answers for it.
 struct TestWorker {
   explicit TestWorker(Role role, Incarnation incarnation = 7, int port = 0, bool full = false,
-                      bool serves_sessions = true)
+                      bool serves_sessions = true, int64_t max_unsent_bytes = kMostUnsentBytes,
+                      int64_t max_open_bytes = kMostOpenBytes)
       : inbox(full),
         server({.hello = HelloOf(role, incarnation),
                 .port = port,
@@ -42,7 +43,9 @@ struct TestWorker {
                       status.incarnation = incarnation;
                       status.running = running;
                       return status;
-                    }},
+                    },
+                .max_unsent_bytes = max_unsent_bytes,
+                .max_open_bytes = max_open_bytes},
                inbox.Of(role)) {
     const absl::Status status = server.Start();
     EXPECT_TRUE(status.ok()) << status;
@@ -55,8 +58,9 @@ struct TestWorker {
 };
 
 struct TestRouter {
-  explicit TestRouter(std::vector<WorkerAddress> workers)
-      : links({.workers = std::move(workers)}, &inbox) {
+  explicit TestRouter(std::vector<WorkerAddress> workers,
+                      int64_t max_unsent_bytes = kMostUnsentBytes)
+      : links({.workers = std::move(workers), .max_unsent_bytes = max_unsent_bytes}, &inbox) {
     links.Start();
   }
   FakeInbox<RouterMail> inbox;

@@ -113,6 +113,26 @@ TEST(WorkerLinkTest, AWorkerWhoseSessionEndsIsNotGone) {
   }
 }
 
+// Sequences wait for it a second, whatever befell the sessions before.
+TEST(WorkerLinkTest, BehindASessionThatHadBegunWellIsNoBackOff) {
+  HandmadeWorker worker(Nothing, {.session = [](WorkersEnd& end) {
+                          end.Write(end.First({}));
+                          end.leaves = true;
+                        }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value()) << i;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20)) << "with a back-off it is 36";
+}
+
+TEST(WorkerLinkTest, BehindASessionOfWhichNothingCameIsABackOff) {
+  HandmadeWorker worker(Nothing, {.session = [](WorkersEnd& end) { end.leaves = true; }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_LE(worker.num_hellos(), 10);
+}
+
 TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {
   HandmadeWorker worker(Nothing, {.spoil_hello = [](v1::HelloResponse* hello) {
                           hello->set_num_blocks(hello->num_blocks() + 1);
