@@ -10,7 +10,7 @@ namespace baton {
 
 void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now) {
   returns_.Forget(sequence);
-  Drop(sequence.decode);
+  calls_.Drop(sequence.decode);
   recovery_.AddLoss(sequence, sequence.decode, std::move(why), now);
   Enqueue(sequence, now);
 }
@@ -41,7 +41,7 @@ void RouterNode::EndReturn(SequenceState& sequence, absl::Status why, Time now) 
 }
 
 void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now) {
-  Drop(sequence.prefill);
+  calls_.Drop(sequence.prefill);
   if (sequence.state == State::kDecoding) return;  // A score that is owed is sought at the end.
   recovery_.AddLoss(sequence, sequence.prefill, std::move(why), now);
   const bool awaits_answer =
@@ -115,13 +115,13 @@ void RouterNode::ClimbLadder(SequenceState& sequence, Time now) {
       ++sequence.attempt;
       return RebindTo(sequence, sequence.prefill.incarnation, now);
     case Recovery::Rung::kOtherDecode:
-      Drop(sequence.decode);
+      calls_.Drop(sequence.decode);
       return Enqueue(sequence, now);
     case Recovery::Rung::kOtherPrefill:
-      Drop(sequence.prefill);
+      calls_.Drop(sequence.prefill);
       return Enqueue(sequence, now);
     case Recovery::Rung::kDecodeAlone:
-      if (sequence.prefilled || !sequence.owes_score) Drop(sequence.prefill);
+      if (sequence.prefilled || !sequence.owes_score) calls_.Drop(sequence.prefill);
       ++sequence.attempt;
       return RebindTo(sequence, 0, now);
   }
@@ -156,8 +156,8 @@ void RouterNode::OnOverdue(SequenceState& sequence, Time now) {
     return LoseDecode(sequence, absl::UnavailableError("a decode worker did not answer"), now);
   }
   ++counters_.holds_expired;
-  Drop(sequence.decode);
-  Drop(sequence.prefill);
+  calls_.Drop(sequence.decode);
+  calls_.Drop(sequence.prefill);
   Enqueue(sequence, now);
 }
 

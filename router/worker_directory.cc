@@ -224,12 +224,20 @@ void WorkerDirectory::Release(SequenceState::Side& side) {
   BATON_CHECK(w.num_sides > 0 ? w.pending_tokens > 0 : w.pending_tokens == 0);
 }
 
-void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {
-  if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_token = now;
-}
-
-void WorkerDirectory::NotePrompt(const SequenceState::Side& side, Time now) {
-  if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_prompt = now;
+void WorkerDirectory::NoteTokens(const SequenceState& sequence,
+                                 std::span<const TokenOutput> outputs, Time now) {
+  if (outputs.empty() || outputs.back().position <= sequence.base) return;
+  const auto note = [&](const SequenceState::Side& side, Time Worker::* what) {
+    if (IsUp(side.worker, side.incarnation)) workers_[side.worker].*what = now;
+  };
+  note(sequence.decode, &Worker::last_token);
+  const bool is_first = outputs.front().position <= sequence.base + 1;
+  if (!is_first || sequence.handoff_failures > 0) return;
+  if (sequence.prefill.incarnation != 0) {
+    note(sequence.prefill, &Worker::last_token);
+  } else if (sequence.IsAlone()) {
+    note(sequence.decode, &Worker::last_prompt);
+  }
 }
 
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {

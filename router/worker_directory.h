@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,10 +68,9 @@ class WorkerDirectory {
   // A side of a sequence goes to the worker, which counts so many tokens for it until Release.
   void Take(SequenceState::Side& side, int32_t worker, int64_t tokens);
   void Release(SequenceState::Side& side);  // Nothing is done the second time.
-  // The worker of that side, if it is still that process, has computed a token that came, or, a
-  // decode worker alone, the prompt before it.
-  void NoteToken(const SequenceState::Side& side, Time now);
-  void NotePrompt(const SequenceState::Side& side, Time now);
+  // Tokens that its decode worker computed, if it is still that process, have come. The first of
+  // them proves the prefill worker and the handoff too, or that it computes prompts itself.
+  void NoteTokens(const SequenceState& sequence, std::span<const TokenOutput> outputs, Time now);
 
   Worker& at(int32_t worker) { return workers_[worker]; }
   const std::vector<Worker>& workers() const { return workers_; }
