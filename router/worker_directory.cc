@@ -50,6 +50,7 @@ WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_l
 }
 
 void WorkerDirectory::List(int32_t worker, Role role, std::string address) {
+  BATON_CHECK(worker >= 0);
   if (worker >= static_cast<int32_t>(workers_.size())) {
     // Between those that there are and this one nobody is listed yet.
     workers_.resize(worker + 1, {.listed = false});
@@ -90,6 +91,7 @@ void WorkerDirectory::PromoteAliasOf(Incarnation incarnation) {
 bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
   BATON_CHECK(w.listed);
+  BATON_CHECK(hello.layer_groups > 0);  // The conversion of Hello has seen to it.
   const bool is_new = w.hello.incarnation != hello.incarnation;
   if (is_new) w.last_token = w.last_prompt = {};
   w.hello = hello;
@@ -216,6 +218,7 @@ void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t to
 }
 
 void WorkerDirectory::Release(SequenceState::Side& side) {
+  BATON_CHECK(side.tokens >= 0);
   if (side.tokens == 0) return;
   Worker& w = workers_[side.worker];
   w.pending_tokens -= std::exchange(side.tokens, 0);

@@ -143,6 +143,7 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
 void RouterNode::NoteCached(SequenceState& sequence, int32_t cached_tokens) {
   charges_.Settle(sequence, cached_tokens);
   RequestState& request = requests_.at(sequence.request);
+  BATON_CHECK(sequence.prompt < std::ssize(request.cache_counted));
   if (request.cache_counted[sequence.prompt]) return;
   request.cache_counted[sequence.prompt] = true;
   request.cached_tokens += std::min(cached_tokens, sequence.PromptLength());
@@ -150,6 +151,7 @@ void RouterNode::NoteCached(SequenceState& sequence, int32_t cached_tokens) {
 
 // A decode worker that is alone has taken it.
 void RouterNode::OnTaken(SequenceState& sequence, int32_t cached_tokens) {
+  BATON_CHECK(sequence.IsAlone() && sequence.decode.call != 0);
   ++counters_.self_prefills;
   room_claims_.Release(sequence);
   NoteCached(sequence, cached_tokens);
@@ -172,6 +174,7 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
 
 // The tokens before a bad one stand; for more than that the event does not count.
 void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
+  BATON_CHECK(sequence.decode.call != 0);
   if (absl::Status bad = CheckCached("tokens", event.cached_tokens, sequence.base); !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
@@ -215,6 +218,7 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
 }
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
+  BATON_CHECK(sequence.decode.call == 0 && sequence.decode.worker >= 0);
   // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
   const bool cannot_join =
       (sequence.leader != 0 || sequence.returned) && absl::IsInvalidArgument(status);
@@ -236,6 +240,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
 }
 
 void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
+  BATON_CHECK(sequence.prefill.call == 0 && sequence.prefill.worker >= 0);
   if (sequence.state == State::kDecoding) {
     // The decode worker has the KV. A score that is still owed is sought again at the end.
     directory_.Release(sequence.prefill);
