@@ -10,19 +10,23 @@ namespace baton {
 
 void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now) {
   returns_.Forget(sequence);
-  Drop(sequence.decode);
+  calls_.Drop(sequence.decode);
   recovery_.AddLoss(sequence, sequence.decode, std::move(why), now);
   Enqueue(sequence, now);
+  BATON_CHECK(!sequence.losses.empty() && sequence.decode.call == 0);
 }
 
 // Its K/V is where it was: it has lost nothing yet.
 void RouterNode::AwaitReturn(SequenceState& sequence, const CallClosed& closed, Time now) {
+  BATON_CHECK(!sequence.Holds() && !queue_.Contains(sequence));
   LeaveWorkers(sequence, now);
   returns_.Begin(sequence, closed, now);
+  BATON_CHECK(returns_.IsWaiting(sequence));
 }
 
 // Without room now it asks again while there is time; what is not there any more will not come.
 void RouterNode::OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now) {
+  BATON_CHECK(sequence.returned && !sequence.Holds());
   ++counters_.requeued;
   directory_.Skip(sequence.decode.worker, now + options_.retry_delay);
   LeaveWorkers(sequence, now);
@@ -33,6 +37,7 @@ void RouterNode::OnReturnRefused(SequenceState& sequence, const absl::Status& wh
 
 // An ordinary loss after all, with the connection over which its call went: it queues.
 void RouterNode::EndReturn(SequenceState& sequence, absl::Status why, Time now) {
+  BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds());
   sequence.decode.connection = sequence.back.connection;
   recovery_.AddLoss(sequence, sequence.decode, std::move(why), sequence.back.lost_at);
   returns_.Forget(sequence);
@@ -41,7 +46,7 @@ void RouterNode::EndReturn(SequenceState& sequence, absl::Status why, Time now) 
 }
 
 void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now) {
-  Drop(sequence.prefill);
+  calls_.Drop(sequence.prefill);
   if (sequence.state == State::kDecoding) return;  // A score that is owed is sought at the end.
   recovery_.AddLoss(sequence, sequence.prefill, std::move(why), now);
   const bool awaits_answer =
@@ -55,6 +60,7 @@ void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now
 void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   LeaveWorkers(sequence, now);
   queue_.Add(sequence, now);
+  BATON_CHECK(queue_.Contains(sequence) && !returns_.IsWaiting(sequence));
 }
 
 // It is queued by its state alone: what waits to return is no burden for each turn.
@@ -89,7 +95,7 @@ void RouterNode::FenceHungWorkers(Time now) {
 // ---- Failed handoffs ---------------------------------------------------------------------------
 
 void RouterNode::RebindTo(SequenceState& sequence, Incarnation prefill, Time now) {
-  BATON_CHECK(sequence.decode.call != 0);
+  BATON_CHECK(sequence.decode.call != 0 && sequence.attempt > 1);
   ++(prefill != 0 ? counters_.rebinds : counters_.self_prefills);
   sequence.state = State::kRebinding;
   waits_.Await(sequence, now);
@@ -115,13 +121,13 @@ void RouterNode::ClimbLadder(SequenceState& sequence, Time now) {
       ++sequence.attempt;
       return RebindTo(sequence, sequence.prefill.incarnation, now);
     case Recovery::Rung::kOtherDecode:
-      Drop(sequence.decode);
+      calls_.Drop(sequence.decode);
       return Enqueue(sequence, now);
     case Recovery::Rung::kOtherPrefill:
-      Drop(sequence.prefill);
+      calls_.Drop(sequence.prefill);
       return Enqueue(sequence, now);
     case Recovery::Rung::kDecodeAlone:
-      if (sequence.prefilled || !sequence.owes_score) Drop(sequence.prefill);
+      if (sequence.prefilled || !sequence.owes_score) calls_.Drop(sequence.prefill);
       ++sequence.attempt;
       return RebindTo(sequence, 0, now);
   }
@@ -155,9 +161,10 @@ void RouterNode::OnOverdue(SequenceState& sequence, Time now) {
     ++counters_.unanswered;
     return LoseDecode(sequence, absl::UnavailableError("a decode worker did not answer"), now);
   }
+  BATON_CHECK(waits_.IsHeld(sequence) && sequence.Holds());
   ++counters_.holds_expired;
-  Drop(sequence.decode);
-  Drop(sequence.prefill);
+  calls_.Drop(sequence.decode);
+  calls_.Drop(sequence.prefill);
   Enqueue(sequence, now);
 }
 

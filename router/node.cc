@@ -24,8 +24,16 @@ RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>
       waits_(options_),
       recovery_(options_, directory_, counters_),
       returns_(options_, directory_),
-      policy_(std::move(policy)),
       prefixes_(options.max_directory_entries),
+      pairs_(options_,
+             {.directory = directory_,
+              .recovery = recovery_,
+              .claims = room_claims_,
+              .prefixes = prefixes_},
+             std::move(policy)),
+      charges_(queue_),
+      output_(outbox, charges_, counters_),
+      calls_(directory_, outbox),
       outbox_(outbox) {}
 
 void RouterNode::Handle(RouterMail mail, Time now) {
@@ -52,7 +60,11 @@ void RouterNode::Handle(RouterMail mail, Time now) {
                           directory_.OnStatus(changed.worker, changed.status, now);
                           returns_.Note(changed.worker);
                         },
-                        [&](const WorkerDown& down) { OnWorkerDown(down, now); },
+                        // Its calls end by themselves, each with a CallClosed.
+                        [&](const WorkerDown& down) {
+                          directory_.OnDown(down.worker, down.reason, now, down.is_gone);
+                          returns_.Note(down.worker);
+                        },
                         [&](const RouterAuditAsked& audit) { audit.answer(Audit(now)); }},
              mail);
 }
@@ -61,12 +73,6 @@ void RouterNode::OnWorkerUp(const WorkerUp& up, Time now) {
   returns_.Note(up.worker);  // Of the process that was there before.
   if (directory_.OnUp(up.worker, up.hello, now)) prefixes_.Forget(up.worker);
   returns_.Note(up.worker);
-}
-
-// Its calls end by themselves, each with a CallClosed.
-void RouterNode::OnWorkerDown(const WorkerDown& down, Time now) {
-  directory_.OnDown(down.worker, down.reason, now, down.is_gone);
-  returns_.Note(down.worker);
 }
 
 void RouterNode::Step(Time now) {
@@ -225,7 +231,7 @@ void RouterNode::FinishIfDone(SequenceState& sequence, Time now) {
 void RouterNode::AwaitScore(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.finished && sequence.owes_score);
   returns_.Forget(sequence);
-  Drop(sequence.decode);
+  calls_.Drop(sequence.decode);
   if (sequence.prefill.call == 0) return Enqueue(sequence, now);
   queue_.Remove(sequence);
   sequence.state = State::kPrefilling;
@@ -244,7 +250,7 @@ void RouterNode::CheckInvariants(uint64_t counter) const {
   BATON_CHECK(!returns_.IsWaiting(sequence) ||
               (sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty()));
   for (const Side* side : {&sequence.prefill, &sequence.decode}) {
-    BATON_CHECK(side->call == 0 || calls_.at(side->call) == counter);
+    BATON_CHECK(side->call == 0 || calls_.OwnerOf(side->call) == counter);
     BATON_CHECK(side->call != 0 || side->tokens == 0 || side == &sequence.prefill);
   }
   switch (sequence.state) {

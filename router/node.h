@@ -4,17 +4,19 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/base/deadlines.h"
 #include "common/node/node.h"
 #include "common/node/router_mail.h"
 #include "router/admission_queue.h"
+#include "router/charges.h"
+#include "router/client_output.h"
 #include "router/frontend.h"
 #include "router/node_options.h"
+#include "router/open_calls.h"
+#include "router/pair_choice.h"
 #include "router/recovery.h"
 #include "router/returns.h"
 #include "router/room_claims.h"
@@ -27,8 +29,9 @@
 namespace baton {
 
 // The logic of the router: assignment to pairs, the calls there, the client's stream. Who waits for
-// workers is AdmissionQueue's, what waits for what Waits', what a loss costs Recovery's, what none
-// is Returns'. The state table is in ARCHITECTURE.md. The outbox outlives it.
+// workers is AdmissionQueue's, which of them may take it PairChoice's, what waits for what Waits',
+// what a loss costs Recovery's, what none is Returns', what the client sees ClientOutput's. The
+// state table is in ARCHITECTURE.md. The outbox outlives it.
 class RouterNode : public Node<RouterMail> {
  public:
   // Workers of these roles are listed from the start; others come as WorkerListed.
@@ -69,19 +72,15 @@ class RouterNode : public Node<RouterMail> {
   void CheckInvariants(uint64_t counter) const;
   // What links tell.
   void OnWorkerUp(const WorkerUp& up, Time now);
-  void OnWorkerDown(const WorkerDown& down, Time now);
   // What calls tell (worker_events.cc).
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
   void OnScores(SequenceState& sequence, ScoresEvent event, Time now);
   void OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now);
-  void NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now);
   void NoteCached(SequenceState& sequence, int32_t cached_tokens);
   void OnTaken(SequenceState& sequence, int32_t cached_tokens);
-  void OnReturned(const SequenceState& sequence);
   void OnDecoding(SequenceState& sequence);
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
-  absl::Status EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs);
   void OnCallClosed(const CallClosed& closed, Time now);
   void OnDecodeClosed(SequenceState& sequence, const CallClosed& closed, Time now);
   void OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now);
@@ -100,32 +99,18 @@ class RouterNode : public Node<RouterMail> {
   void CheckWatch(uint64_t counter, Time now);
   void OnOverdue(SequenceState& sequence, Time now);
   // Giving sequences to workers and taking them back (dispatch.cc).
-  // The sides that sequences further ahead wait for, in this turn: of these groups; 0 = all.
-  struct Reserved {
-    std::vector<uint64_t> prefill;
-    std::vector<uint64_t> decode;
-  };
   void Dispatch(Time now);
   bool DispatchReturning(Time now);
   void Return(SequenceState& sequence, Time now);
   bool MayJoin(SequenceState& sequence, Time now);
   void Join(SequenceState& sequence, Time now);
   bool DispatchWaiting(Time now);
-  bool ReserveFor(const SequenceState& sequence, Time now);
   bool Assign(SequenceState& sequence, Time now);
-  void Charge(SequenceState& sequence, int64_t prompt_tokens);
-  void GiveBack(SequenceState& sequence);
-  RoutingSnapshot SnapshotFor(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   bool MayGo(SequenceState& sequence, Time now);
-  bool AwaitWorkers(SequenceState& sequence, Time now);
-  bool MayBeAlone(const SequenceState& sequence, Time now) const;
   void StartAlone(SequenceState& sequence, const RouteNeed& need, int32_t worker, Time now);
-  std::optional<Route> Choose(const SequenceState& sequence, const RouteNeed& need, Time now) const;
-  CallId NewCall(const SequenceState& sequence);
   void OpenDecode(SequenceState& sequence, Time now);
   void OpenPrefill(SequenceState& sequence, std::optional<HandoffTarget> handoff, Time now);
   void Requeue(SequenceState& sequence, int32_t refused_by, Time now);
-  void Drop(Side& side);
   void ReleaseAll(SequenceState& sequence);
 
   RouterNodeOptions options_;
@@ -133,23 +118,23 @@ class RouterNode : public Node<RouterMail> {
   WorkerDirectory directory_;
   AdmissionQueue queue_;
   RoomClaims room_claims_;
-  Reserved reserved_;
   Waits waits_;
   Recovery recovery_;
   Returns returns_;
-  std::unique_ptr<RoutingPolicy> policy_;
   PrefixDirectory prefixes_;
+  PairChoice pairs_;
+  Charges charges_;
+  ClientOutput output_;
+  OpenCalls calls_;
   RouterOutbox& outbox_;
 
   std::map<uint64_t, RequestState> requests_;
   std::map<uint64_t, SequenceState> sequences_;  // By counter.
-  absl::flat_hash_map<CallId, uint64_t> calls_;  // Open calls -> sequence counter.
   Deadlines<uint64_t> deadlines_;                // Of requests.
   Time retry_at_ = kNever;
   Time wake_due_ = kNever;  // When the last step asked to be woken.
   Time stepped_at_{};       // When that was.
   uint64_t next_sequence_ = 1;
-  CallId next_call_ = 1;
 };
 
 }  // namespace baton

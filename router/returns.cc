@@ -10,6 +10,7 @@ namespace baton {
 using State = SequenceState::State;
 
 bool Returns::MayBegin(const SequenceState& sequence, const CallClosed& closed, Time now) const {
+  BATON_CHECK(sequence.decode.call == 0 && !IsWaiting(sequence));
   // With no Prefill call left, what was prefilled was verified there.
   const bool was_there = sequence.state == State::kDecoding ||
                          (sequence.state == State::kPrefilling && sequence.prefilled) ||
@@ -37,6 +38,7 @@ void Returns::Begin(SequenceState& sequence, const CallClosed& closed, Time now)
 }
 
 void Returns::Again(SequenceState& sequence) {
+  BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds());
   Leave(sequence);
   Enter(sequence);
   refused_over_[sequence.decode.worker] = sequence.decode.connection;
@@ -46,7 +48,7 @@ int32_t Returns::Go(const SequenceState& sequence, Time now) {
   const int32_t worker = Find(sequence.decode.incarnation, now).worker;
   BATON_CHECK(IsWaiting(sequence) && worker >= 0);
   Leave(sequence);
-  asking_.emplace(worker, sequence.id.counter);
+  BATON_CHECK(asking_.emplace(worker, sequence.id.counter).second);
   return worker;
 }
 
@@ -72,9 +74,9 @@ void Returns::Restart(SequenceState& sequence, Time now) {
 
 void Returns::Enter(SequenceState& sequence) {
   const uint64_t counter = sequence.id.counter;
-  waiting_.emplace(counter, &sequence);
+  BATON_CHECK(waiting_.emplace(counter, &sequence).second);
   ends_.Set(counter, sequence.back.until);
-  parties_[sequence.decode.incarnation].waiting.insert(counter);
+  BATON_CHECK(parties_[sequence.decode.incarnation].waiting.insert(counter).second);
   LookAt(sequence.decode.incarnation);
 }
 
@@ -83,7 +85,7 @@ void Returns::Leave(const SequenceState& sequence) {
   if (waiting_.erase(counter) > 0) {
     ends_.Clear(counter, sequence.back.until);
     const auto party = parties_.find(sequence.decode.incarnation);
-    BATON_CHECK(party->second.waiting.erase(counter) == 1);
+    BATON_CHECK(party != parties_.end() && party->second.waiting.erase(counter) == 1);
     if (party->second.waiting.empty()) parties_.erase(party);
   }
   // The next one may ask.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/check.h"
+
 namespace baton {
 namespace {
 
@@ -24,9 +26,11 @@ void WaitForecast::Advance(Time now) {
   }
   if (is_backlogged_) last_seen_ = std::max(last_seen_, now);
   at_ = std::max(at_, now);
+  BATON_CHECK(cost_ >= 0 && seconds_ >= 0);
 }
 
 void WaitForecast::OnStarted(int64_t cost, Time now) {
+  BATON_CHECK(cost >= 0);
   Advance(now);
   if (!is_backlogged_) return;
   cost_ += static_cast<double>(cost);
@@ -44,6 +48,7 @@ void WaitForecast::OnTurn(bool is_backlogged, Time now) {
 }
 
 void WaitForecast::OnAnswer(int64_t tokens) {
+  BATON_CHECK(tokens >= 0);
   const auto length = static_cast<double>(tokens);
   answer_ = answer_ ? *answer_ + kAnswerStep * (length - *answer_) : length;
 }

@@ -50,6 +50,7 @@ WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_l
 }
 
 void WorkerDirectory::List(int32_t worker, Role role, std::string address) {
+  BATON_CHECK(worker >= 0);
   if (worker >= static_cast<int32_t>(workers_.size())) {
     // Between those that there are and this one nobody is listed yet.
     workers_.resize(worker + 1, {.listed = false});
@@ -90,6 +91,7 @@ void WorkerDirectory::PromoteAliasOf(Incarnation incarnation) {
 bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
   BATON_CHECK(w.listed);
+  BATON_CHECK(hello.layer_groups > 0);  // The conversion of Hello has seen to it.
   const bool is_new = w.hello.incarnation != hello.incarnation;
   if (is_new) w.last_token = w.last_prompt = {};
   w.hello = hello;
@@ -216,6 +218,7 @@ void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t to
 }
 
 void WorkerDirectory::Release(SequenceState::Side& side) {
+  BATON_CHECK(side.tokens >= 0);
   if (side.tokens == 0) return;
   Worker& w = workers_[side.worker];
   w.pending_tokens -= std::exchange(side.tokens, 0);
@@ -224,12 +227,20 @@ void WorkerDirectory::Release(SequenceState::Side& side) {
   BATON_CHECK(w.num_sides > 0 ? w.pending_tokens > 0 : w.pending_tokens == 0);
 }
 
-void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {
-  if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_token = now;
-}
-
-void WorkerDirectory::NotePrompt(const SequenceState::Side& side, Time now) {
-  if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_prompt = now;
+void WorkerDirectory::NoteTokens(const SequenceState& sequence,
+                                 std::span<const TokenOutput> outputs, Time now) {
+  if (outputs.empty() || outputs.back().position <= sequence.base) return;
+  const auto note = [&](const SequenceState::Side& side, Time Worker::* what) {
+    if (IsUp(side.worker, side.incarnation)) workers_[side.worker].*what = now;
+  };
+  note(sequence.decode, &Worker::last_token);
+  const bool is_first = outputs.front().position <= sequence.base + 1;
+  if (!is_first || sequence.handoff_failures > 0) return;
+  if (sequence.prefill.incarnation != 0) {
+    note(sequence.prefill, &Worker::last_token);
+  } else if (sequence.IsAlone()) {
+    note(sequence.decode, &Worker::last_prompt);
+  }
 }
 
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/check.h"
 #include "common/node/message.h"
 #include "router/reach_history.h"
 #include "router/routing/routing_policy.h"
@@ -67,12 +69,14 @@ class WorkerDirectory {
   // A side of a sequence goes to the worker, which counts so many tokens for it until Release.
   void Take(SequenceState::Side& side, int32_t worker, int64_t tokens);
   void Release(SequenceState::Side& side);  // Nothing is done the second time.
-  // The worker of that side, if it is still that process, has computed a token that came, or, a
-  // decode worker alone, the prompt before it.
-  void NoteToken(const SequenceState::Side& side, Time now);
-  void NotePrompt(const SequenceState::Side& side, Time now);
+  // Tokens that its decode worker computed, if it is still that process, have come. The first of
+  // them proves the prefill worker and the handoff too, or that it computes prompts itself.
+  void NoteTokens(const SequenceState& sequence, std::span<const TokenOutput> outputs, Time now);
 
-  Worker& at(int32_t worker) { return workers_[worker]; }
+  Worker& at(int32_t worker) {
+    BATON_CHECK(worker >= 0 && worker < static_cast<int32_t>(workers_.size()));
+    return workers_[worker];
+  }
   const std::vector<Worker>& workers() const { return workers_; }
   bool Usable(int32_t worker) const {
     const Worker& w = workers_[worker];
@@ -84,6 +88,7 @@ class WorkerDirectory {
   }
   // That incarnation runs there, as far as is known.
   bool IsUp(int32_t worker, Incarnation incarnation) const {
+    BATON_CHECK(worker >= 0 && worker < static_cast<int32_t>(workers_.size()));
     const Worker& w = workers_[worker];
     return w.up && !w.hung && w.hello.incarnation == incarnation;
   }

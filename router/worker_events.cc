@@ -1,5 +1,6 @@
 // The part of RouterNode that takes what the calls of its sequences tell and how they end.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.h"
@@ -28,12 +29,12 @@ bool IsFinal(const absl::Status& status) {
 // ---- Events of calls ---------------------------------------------------------------------------
 
 void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
-  auto it = calls_.find(received.call);
-  if (it == calls_.end()) {
+  const std::optional<uint64_t> owner = calls_.OwnerOf(received.call);
+  if (!owner) {
     ++counters_.stale_mail;
     return;
   }
-  const uint64_t counter = it->second;
+  const uint64_t counter = *owner;
   SequenceState& sequence = sequences_.at(counter);
   const bool is_decode = received.call == sequence.decode.call;
   BATON_CHECK(is_decode || received.call == sequence.prefill.call);
@@ -103,21 +104,9 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   OpenPrefill(sequence, std::move(target), now);
 }
 
-// Each Prefill call begins at the first position; the client sees each once, as the bits are equal.
 void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) {
   BATON_CHECK(sequence.prefill.call != 0 && sequence.owes_score);
-  PromptScored fresh{.prompt = sequence.prompt, .logprobs = {}};
-  absl::Status status;
-  for (PromptLogprob& score : event.logprobs) {
-    status = CheckScore(score, sequence);
-    if (!status.ok()) break;
-    sequence.call_score = std::max(sequence.call_score, score.position + 1);
-    if (score.position < sequence.next_score) continue;
-    sequence.next_score = score.position + 1;
-    fresh.logprobs.push_back(std::move(score));
-  }
-  if (!fresh.logprobs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
-  sequence.owes_score = sequence.next_score < sequence.PromptLength();
+  absl::Status status = output_.Scores(sequence, event.logprobs);
   const bool has_all = sequence.finished && !sequence.owes_score;  // Whatever else was said.
   if (!status.ok() && !has_all) return LosePrefill(sequence, std::move(status), now);
   waits_.Note(sequence, now);
@@ -143,15 +132,18 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
   if (sequence.body->score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
-  if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
-  if (event.first) BATON_CHECK(EmitTokens(sequence, {&*event.first, 1}).ok());
+  if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) {
+    calls_.Drop(sequence.prefill);
+  }
+  if (event.first) BATON_CHECK(output_.Tokens(sequence, {&*event.first, 1}).ok());
   FinishIfDone(sequence, now);
 }
 
 // Who computes a prompt has said what of it was cached. A prompt counts once for the client.
 void RouterNode::NoteCached(SequenceState& sequence, int32_t cached_tokens) {
-  if (!std::exchange(sequence.paid, true)) Charge(sequence, sequence.base - cached_tokens);
+  charges_.Settle(sequence, cached_tokens);
   RequestState& request = requests_.at(sequence.request);
+  BATON_CHECK(sequence.prompt < std::ssize(request.cache_counted));
   if (request.cache_counted[sequence.prompt]) return;
   request.cache_counted[sequence.prompt] = true;
   request.cached_tokens += std::min(cached_tokens, sequence.PromptLength());
@@ -159,24 +151,11 @@ void RouterNode::NoteCached(SequenceState& sequence, int32_t cached_tokens) {
 
 // A decode worker that is alone has taken it.
 void RouterNode::OnTaken(SequenceState& sequence, int32_t cached_tokens) {
+  BATON_CHECK(sequence.IsAlone() && sequence.decode.call != 0);
   ++counters_.self_prefills;
   room_claims_.Release(sequence);
   NoteCached(sequence, cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
-}
-
-// The first token that the decode worker computed proves the prefill worker and the handoff too, or
-// that it computes prompts itself.
-void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now) {
-  if (event.outputs.empty() || event.outputs.back().position <= sequence.base) return;
-  directory_.NoteToken(sequence.decode, now);
-  const bool is_first = event.outputs.front().position <= sequence.base + 1;
-  if (!is_first || sequence.handoff_failures > 0) return;
-  if (sequence.prefill.incarnation != 0) {
-    directory_.NoteToken(sequence.prefill, now);
-  } else if (sequence.IsAlone()) {
-    directory_.NotePrompt(sequence.decode, now);
-  }
 }
 
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
@@ -189,79 +168,57 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
   recovery_.ForgetLosses(sequence);
   returns_.Forget(sequence);
   // KV that is kept because its handoff seemed to fail is not needed any more.
-  if (sequence.handoff_failures > 0 && sequence.prefilled) Drop(sequence.prefill);
+  if (sequence.handoff_failures > 0 && sequence.prefilled) calls_.Drop(sequence.prefill);
   if (sequence.prefill.call == 0) directory_.Release(sequence.prefill);
 }
 
 // The tokens before a bad one stand; for more than that the event does not count.
 void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
+  BATON_CHECK(sequence.decode.call != 0);
   if (absl::Status bad = CheckCached("tokens", event.cached_tokens, sequence.base); !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
-  if (absl::Status bad = EmitTokens(sequence, event.outputs); !bad.ok()) {
+  if (absl::Status bad = output_.Tokens(sequence, event.outputs); !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
   BATON_FAIL_POINT("router.decoding");
   waits_.Note(sequence, now);
-  NoteToken(sequence, event, now);
+  directory_.NoteTokens(sequence, event.outputs, now);
   if (sequence.state == State::kReserving) {
     if (sequence.IsAlone()) OnTaken(sequence, event.cached_tokens);
-    if (sequence.returned) OnReturned(sequence);
+    if (sequence.returned) {
+      ++counters_.returns;
+      returns_.Taken(sequence);
+    }
   }
   OnDecoding(sequence);
   FinishIfDone(sequence, now);
 }
 
-void RouterNode::OnReturned(const SequenceState& sequence) {
-  ++counters_.returns;
-  returns_.Taken(sequence);
-}
-
-// Both workers tell the first token: whichever copy comes first is emitted, each position once.
-absl::Status RouterNode::EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs) {
-  ChoiceTokens fresh{.choice = sequence.choice, .outputs = {}};
-  absl::Status bad;
-  for (TokenOutput& output : outputs) {
-    if (sequence.finished || output.position < sequence.NextPosition()) {
-      ++counters_.stale_tokens;
-      continue;
-    }
-    if (bad = CheckNext(output, sequence); !bad.ok()) break;
-    sequence.emitted.push_back(output.token);
-    sequence.finished = output.finish != FinishReason::kNone;
-    fresh.outputs.push_back(std::move(output));  // Its numbers stay.
-  }
-  if (fresh.outputs.empty()) return bad;
-  sequence.back.times = 0;
-  queue_.Charge(sequence.request, kAnswerWeight * std::ssize(fresh.outputs));
-  outbox_.Emit(sequence.request, std::move(fresh));
-  return bad;
-}
-
 // ---- Ends of calls -----------------------------------------------------------------------------
 
 void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
-  auto it = calls_.find(closed.call);
-  if (it == calls_.end()) {
+  const std::optional<uint64_t> owner = calls_.OwnerOf(closed.call);
+  if (!owner) {
     ++counters_.stale_mail;
     return;
   }
-  const uint64_t counter = it->second;
+  const uint64_t counter = *owner;
   SequenceState& sequence = sequences_.at(counter);
   BATON_CHECK(closed.call == sequence.decode.call || closed.call == sequence.prefill.call);
-  calls_.erase(it);
   waits_.Note(sequence, now);
   if (closed.call == sequence.decode.call) {
-    sequence.decode.call = 0;
+    calls_.End(sequence.decode);
     OnDecodeClosed(sequence, closed, now);
   } else {
-    sequence.prefill.call = 0;
+    calls_.End(sequence.prefill);
     OnPrefillClosed(sequence, closed.status, now);
   }
   CheckInvariants(counter);
 }
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const CallClosed& closed, Time now) {
+  BATON_CHECK(sequence.decode.call == 0 && sequence.decode.worker >= 0);
   const absl::Status& status = closed.status;
   // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
   const bool cannot_join =
@@ -284,6 +241,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const CallClosed& close
 }
 
 void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
+  BATON_CHECK(sequence.prefill.call == 0 && sequence.prefill.worker >= 0);
   if (sequence.state == State::kDecoding) {
     // The decode worker has the KV. A score that is still owed is sought again at the end.
     directory_.Release(sequence.prefill);

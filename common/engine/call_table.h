@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -60,6 +61,7 @@ class CallTable {
   // request; its blocks are the caller's to add.
   template <typename Request>
   Entry& Open(CallId call, Request& request, Time now) {
+    BATON_CHECK(request.prompt_length >= 0 && request.prompt_length <= std::ssize(request.tokens));
     auto context = std::make_shared<SamplingContext>();
     context->params = std::move(request.sampling);
     context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
@@ -131,7 +133,7 @@ class CallTable {
   }
   void Erase(const Entry& entry) {
     BATON_CHECK(!entry.in_engine() && !entry.transfer_open() && entry.state_limit == kNever);
-    entries_.erase(entry.call);
+    BATON_CHECK(entries_.erase(entry.call) == 1);
   }
 
   WorkerStatus Status(Incarnation incarnation, const LayerProgress& progress, bool draining) const {

@@ -9,6 +9,7 @@ namespace baton {
 
 // The step in front runs from now on.
 void Engine::PredictFollowUp(Time now) {
+  BATON_CHECK(in_flight_.size() == 1);
   InFlight& first = in_flight_.front();
   first.began = now;
   const bool wanted = options_.steps_in_flight > 1 && IsDecode(*first.plan);
@@ -46,6 +47,7 @@ bool Engine::EndsWithNext(const Sequence& sequence) const {
 }
 
 void Engine::StartFollowUp() {
+  BATON_CHECK(in_flight_.size() == 1);
   const InFlight& first = in_flight_.front();
   if (!MayFollow(first)) return;
   struct Next {
@@ -73,6 +75,7 @@ void Engine::StartFollowUp() {
     plan->rows.push_back(MakeFollowing(*next.sequence, next.row));
     step.calls.push_back(next.sequence->call);
   }
+  BATON_CHECK(step.calls.size() <= first.calls.size());
   Launch(std::move(plan), std::move(step));
 }
 
@@ -84,6 +87,7 @@ StepRow Engine::MakeFollowing(const Sequence& sequence, int32_t row) const {
   next.follows = row;
   next.context_len = sequence.num_tokens();
   const int32_t entries = allocator_.BlocksFor(next.context_len + 1);
+  BATON_CHECK(sequence.blocks.size() >= entries);
   next.block_table = sequence.blocks.Flat(entries);
   // What goes back when the step in flight has ended: no query of this row sees it.
   for (int32_t g = 0; g < allocator_.num_groups(); ++g) {

@@ -169,6 +169,7 @@ class WorkerNode : public Node<Mail> {
 
   // The last word on a call.
   void Close(Entry& entry, const absl::Status& status) {
+    BATON_CHECK(entry.state != State::kEnding);
     outbox_.Close(entry.call, status);
     End(entry);
   }
@@ -202,6 +203,7 @@ class WorkerNode : public Node<Mail> {
       BATON_CHECK(entry.in_engine() || entry.transfer_open());
       BATON_CHECK(entry.state_limit == kNever);
     }
+    BATON_CHECK(&calls_.at(entry.call) == &entry);
     CheckState(entry);
   }
 

@@ -65,7 +65,6 @@ std::shared_ptr<const nccl::Library> SimNccl::LibraryOf(int version) {
                                              .CommInitRankConfig = Calls::Init,
                                              .CommGetAsyncError = Calls::GetAsyncError,
                                              .CommAbort = Calls::Abort,
-                                             .CommDestroy = Calls::Abort,
                                              .GetErrorString = Calls::ErrorString,
                                              .GetLastError = Calls::LastError,
                                              .GroupStart = Calls::Group,

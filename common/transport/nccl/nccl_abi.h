@@ -50,14 +50,14 @@ struct Config {
 };
 static_assert(sizeof(Config) == 48 && offsetof(Config, net_name) == 32);
 
-// The twelve entry points, named as the library does without "nccl". Streams are cudaStream_t.
+// The eleven entry points that are used, named as the library does without "nccl". Streams are
+// cudaStream_t.
 struct EntryPoints {
   Result (*GetVersion)(int* version);
   Result (*GetUniqueId)(UniqueId* id);
   Result (*CommInitRankConfig)(Comm** comm, int size, UniqueId id, int rank, Config* config);
   Result (*CommGetAsyncError)(Comm* comm, Result* error);
   Result (*CommAbort)(Comm* comm);
-  Result (*CommDestroy)(Comm* comm);
   const char* (*GetErrorString)(Result result);
   const char* (*GetLastError)(Comm* comm);
   Result (*GroupStart)();

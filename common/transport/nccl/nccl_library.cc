@@ -27,7 +27,6 @@ bool FindAll(void* library, EntryPoints& entries, std::string& missing) {
          Find(library, "ncclCommInitRankConfig", entries.CommInitRankConfig, missing) &&
          Find(library, "ncclCommGetAsyncError", entries.CommGetAsyncError, missing) &&
          Find(library, "ncclCommAbort", entries.CommAbort, missing) &&
-         Find(library, "ncclCommDestroy", entries.CommDestroy, missing) &&
          Find(library, "ncclGetErrorString", entries.GetErrorString, missing) &&
          Find(library, "ncclGetLastError", entries.GetLastError, missing) &&
          Find(library, "ncclGroupStart", entries.GroupStart, missing) &&
@@ -143,10 +142,6 @@ absl::Status Library::GroupEnd() const {
 
 absl::Status Library::Abort(Comm* comm) const {
   return ToStatus(entries_.CommAbort(comm), "ncclCommAbort", nullptr);
-}
-
-absl::Status Library::Destroy(Comm* comm) const {
-  return ToStatus(entries_.CommDestroy(comm), "ncclCommDestroy", nullptr);
 }
 
 }  // namespace baton::nccl

@@ -62,8 +62,6 @@ class Library {
 
   // Ends what the communicator has on streams, and frees it, whatever is said. May not return.
   absl::Status Abort(Comm* comm) const;
-  // The same once all that it has on streams has ended.
-  absl::Status Destroy(Comm* comm) const;
 
  private:
   Library(std::string path, const EntryPoints& entries, int version)

@@ -274,11 +274,6 @@ void Communicator::Fail(ncclResult_t error, const std::string& text) {
   error_ = text;
 }
 
-bool Communicator::IsIdle() {
-  const std::lock_guard lock(mutex_);
-  return turn_ == turns_;
-}
-
 void Communicator::Abort() {
   {
     const std::lock_guard lock(mutex_);

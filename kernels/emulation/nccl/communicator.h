@@ -46,9 +46,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // state, as the seed draws.
   ncclResult_t Enqueue(std::vector<Operation> operations, void* stream);
 
-  // Nothing of it is on a stream or on the way there.
-  bool IsIdle();
-
   // What it has on streams ends without touching any memory from now on.
   void Abort();
 

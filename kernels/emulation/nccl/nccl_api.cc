@@ -119,14 +119,11 @@ ncclResult_t Call(const char* name, Operation operation, int type, int peer, ncc
   return group_depth > 0 ? ncclSuccess : EnqueueAll(std::exchange(grouped_calls, {}));
 }
 
-ncclResult_t End(const char* name, bool aborts, ncclComm_t comm) {
+ncclResult_t End(ncclComm_t comm) {
   const std::shared_ptr<Communicator> communicator = Find(comm);
   if (communicator == nullptr) return Refuse(ncclInvalidArgument, "no such communicator");
-  const Inside inside(*communicator, name);
+  const Inside inside(*communicator, "ncclCommAbort");
   if (!inside.is_alone()) return ncclInvalidUsage;
-  if (!aborts && !communicator->IsIdle()) {
-    return Refuse(ncclInvalidUsage, "ncclCommDestroy before all that it has on streams has ended");
-  }
   baton::emulation::nccl::Pass("abort");
   const Options options = CurrentOptions();
   if (options.abort == Options::Abort::kSlow) {
@@ -189,13 +186,7 @@ EMULATED_NCCL_API ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult
   return ncclSuccess;
 }
 
-EMULATED_NCCL_API ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  return End("ncclCommAbort", /*aborts=*/true, comm);
-}
-
-EMULATED_NCCL_API ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  return End("ncclCommDestroy", /*aborts=*/false, comm);
-}
+EMULATED_NCCL_API ncclResult_t ncclCommAbort(ncclComm_t comm) { return End(comm); }
 
 EMULATED_NCCL_API const char* ncclGetErrorString(ncclResult_t result) {
   constexpr const char* kTexts[] = {"no error", "CUDA's error", "system error", "internal error",

@@ -56,7 +56,6 @@ Result ncclCommGetAsyncError(Comm* comm, Result* error) {
 }
 
 Result ncclCommAbort(Comm* comm) { return Called("Abort " + Text(comm)); }
-Result ncclCommDestroy(Comm* comm) { return Called("Destroy " + Text(comm)); }
 const char* ncclGetErrorString(Result result) {
   return result == Result::kRemoteError ? "remote error" : "an error";
 }
