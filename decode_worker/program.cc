@@ -33,6 +33,7 @@ WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
   const DecodeCounters& counters = node.counters();
   return {.status = node.Status(),
           .idle = node.idle(),
+          .stands_still = node.stands_still(),
           .counted = counters,
           .preemptions = node.num_preemptions(),
           .own = {{"revoked_reservations", counters.revoked},

@@ -48,6 +48,7 @@ WorkerSnapshot PrefillProgram::Look(const PrefillNode& node) {
   const PrefillCounters& counters = node.counters();
   return {.status = node.Status(),
           .idle = node.idle(),
+          .stands_still = node.stands_still(),
           .counted = counters,
           .own = {{"sends", counters.sends}, {"kept_expired", counters.kept_expired}}};
 }

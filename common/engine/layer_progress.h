@@ -29,6 +29,11 @@ class LayerProgress {
   static constexpr int kWindow = 16;
   // Layers that come sooner are told together, be it in several turns of the node.
   static constexpr Duration kTogether = std::chrono::milliseconds(1);
+  // A layer that takes for longer than the first of these, and than so many of the longest lately,
+  // will not end. Of the first step nobody knows how long it reads weights.
+  static constexpr Duration kMostLayer = std::chrono::minutes(1);
+  static constexpr int kMostLongest = 20;
+  static constexpr Duration kMostFirst = std::chrono::minutes(10);
 
   // The node was given the time. `computing`: a step is in flight from now on.
   void OnLook(Time now, bool computing) {
@@ -58,6 +63,11 @@ class LayerProgress {
     all.Add(before_.first);
     all.Add(before_.second);
     return all.second;
+  }
+  // No layer comes any more. A stop of the process is no such time, as of no gap.
+  bool stands_still() const {
+    return computing_ &&
+           gap_ >= (is_warm_ ? std::max(kMostLayer, kMostLongest * longest()) : kMostFirst);
   }
   // When it wants to look next.
   Time next_look() const { return computing_ ? look_ + kPulse : kNever; }

@@ -47,6 +47,8 @@ class WorkerNode : public Node<Mail> {
   const Counters& counters() const { return counters_; }
   // No call is live and no block is held.
   bool idle() const { return calls_.empty(); }
+  // The step in flight does not go on, by what was looked at so far (LayerProgress).
+  bool stands_still() const { return progress_.stands_still(); }
 
  protected:
   using State = typename Entry::State;

@@ -27,6 +27,7 @@
 #include "common/telemetry/log.h"
 #include "common/worker/backlog_metrics.h"
 #include "common/worker/default_pool.h"
+#include "common/worker/ops_server.h"
 #include "common/worker/rank_ports.h"
 #include "common/worker/tcp_ranks.h"
 
@@ -352,7 +353,7 @@ absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapsh
   ExportBacklog([this] { return snapshot().status; }, &metrics_);
   ExportOwn();
   ExportTls(tls_.get(), &metrics_);
-  RETURN_IF_ERROR(ServeMetrics());
+  RETURN_IF_ERROR(ServeOps());
   const auto publish = [this, read = std::move(read)](Time) {
     server_->Flush();
     WorkerSnapshot snapshot = read();
@@ -366,7 +367,7 @@ absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapsh
   RETURN_IF_ERROR(server_->Start());
   const std::string address = absl::StrCat(config_.host, ":", server_->port());
   const std::string metrics_url =
-      absl::StrCat("http://", config_.host, ":", metrics_server_->port(), "/metrics");
+      absl::StrCat("http://", config_.host, ":", ops_server_->port(), "/metrics");
   Log(LogLevel::kInfo, "listening",
       {{"role", NameOf(role_)},
        {"address", address},
@@ -380,37 +381,21 @@ absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapsh
                                              .incarnation = incarnation_});
 }
 
-absl::Status WorkerRuntime::ServeMetrics() {
-  http::ServerOptions options;
-  options.host = config_.host;
-  options.port = static_cast<uint16_t>(config_.metrics_port);
-  options.num_handler_threads = 1;
-  options.max_connections = 64;
-  const auto metrics = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
-    writer->Respond({.content_type = "text/plain; version=0.0.4", .body = metrics_.Render()});
-  };
-  const auto kv = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
-    writer->Respond({.body = kv_paths_()});
-  };
-  const auto health = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
-    const auto turn = [](const auto& thread) { return thread.InTurnFor(SteadyNow()); };
-    if (std::visit(turn, thread_) >= kMostTurn) {
-      return writer->Respond({.status = 503, .body = "{\"status\":\"stands still\"}\n"});
-    }
-    writer->Respond({.body = "{\"status\":\"alive\"}\n"});
-  };
-  absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
-      std::move(options), {{.method = "GET", .path = "/metrics", .handler = metrics},
-                           {.method = "GET", .path = "/kv", .handler = kv},
-                           {.method = "GET", .path = "/health", .handler = health, .quick = true}});
-  if (!server.ok()) {
-    return absl::Status(server.status().code(),
-                        absl::StrCat("--metrics-port ", config_.metrics_port, ": ",
-                                     server.status().message(), "; choose a free port, or 0"));
-  }
-  metrics_server_ = *std::move(server);
-  metrics_server_->Start();
+absl::Status WorkerRuntime::ServeOps() {
+  ASSIGN_OR_RETURN(ops_server_, MakeOpsServer({.host = config_.host,
+                                               .port = config_.metrics_port,
+                                               .metrics = [this] { return metrics_.Render(); },
+                                               .kv = kv_paths_,
+                                               .why_dead = [this] { return StandsStill(); }}));
+  ops_server_->Start();
   return absl::OkStatus();
+}
+
+std::string WorkerRuntime::StandsStill() const {
+  const auto turn = [](const auto& thread) { return thread.InTurnFor(SteadyNow()); };
+  if (std::visit(turn, thread_) >= kMostTurn) return "stands still";
+  absl::MutexLock lock(&mutex_);
+  return snapshot_.stands_still ? "a step stands still" : "";
 }
 
 void WorkerRuntime::ExportMetrics() {
@@ -493,7 +478,7 @@ void WorkerRuntime::Drain(const std::function<bool()>& hurry) {
 
 void WorkerRuntime::Stop() {
   if (server_ != nullptr) server_->Shutdown(std::chrono::milliseconds(100));
-  if (metrics_server_ != nullptr) metrics_server_->Stop(Duration::zero());
+  if (ops_server_ != nullptr) ops_server_->Stop(Duration::zero());
   std::visit([](auto& thread) { thread.Stop(); }, thread_);
 }
 

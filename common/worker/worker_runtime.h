@@ -35,6 +35,7 @@ namespace baton {
 struct WorkerSnapshot {
   WorkerStatus status;
   bool idle = true;  // No call is live and no block is held.
+  bool stands_still = false;  // A step will not end: the process is not alive.
   WorkerCounters counted;
   int64_t preemptions = 0;
   // What its kind alone counts, by name without prefix and suffix: "rebinds" is
@@ -87,7 +88,9 @@ class WorkerRuntime {
   absl::Status MakeProcessors(int32_t threads);
   absl::Status Listen();
   absl::Status Begin(WorkerNodePtr node, std::function<WorkerSnapshot()> read);
-  absl::Status ServeMetrics();
+  absl::Status ServeOps();
+  // Why the process is not alive any more; empty: it is.
+  std::string StandsStill() const;
   void ExportMetrics();
   void ExportOwn();
   static const char* HelpOf(std::string_view counter);
@@ -115,7 +118,7 @@ class WorkerRuntime {
   std::vector<std::string> data_endpoints_;  // Of each rank.
   std::function<std::string()> kv_paths_;    // For GET /kv.
   std::unique_ptr<WorkerServer> server_;
-  std::unique_ptr<http::HttpServer> metrics_server_;
+  std::unique_ptr<http::HttpServer> ops_server_;
 };
 
 }  // namespace baton

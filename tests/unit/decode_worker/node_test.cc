@@ -94,6 +94,30 @@ TEST_F(DecodeNodeTest, TimeInWhichItStoodStillIsNoLayersTime) {
 
 // ---- RESERVED ----------------------------------------------------------------------------------
 
+TEST_F(DecodeNodeTest, StandsStillWhenARunnerNeverAnswersThoughItsCallsAreGone) {
+  const auto wait = [this](Duration time) {
+    for (const Time end = now_ + time; now_ < end;) {
+      now_ = std::min(end, std::max(now_, node_.NextDeadline()));
+      node_.Step(now_);
+    }
+  };
+  Run(1, 4);
+  FinishStep();
+  for (int slow = 0; slow < 3; ++slow) {
+    wait(seconds(8));
+    EXPECT_FALSE(node_.stands_still());
+    FinishStep();
+  }
+  wait(seconds(140));
+  EXPECT_EQ(outbox_.Closed(1), Code::kDeadlineExceeded);
+  EXPECT_FALSE(node_.stands_still()) << "its steps took 8 s";
+  wait(seconds(30));
+  EXPECT_TRUE(node_.stands_still());
+  FinishStep();
+  EXPECT_FALSE(node_.stands_still());
+  EXPECT_TRUE(node_.idle());
+}
+
 TEST_F(DecodeNodeTest, ReservesBeforeItAnswersAndSaysWhereToWrite) {
   DecodeRequest request = Request(1, 10);
   const std::vector<int32_t> tokens = request.tokens;

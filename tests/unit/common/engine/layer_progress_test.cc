@@ -131,10 +131,55 @@ TEST_F(LayerProgressTest, WakingALittleLateIsNotStandingStill) {
   EXPECT_EQ(progress_.longest(), 5 * LayerProgress::kLate);
 }
 
+TEST_F(LayerProgressTest, StandsStillWhenNoLayerComesForAMinuteThoughOneWasDue) {
+  Layers(3, milliseconds(20));
+  Compute(LayerProgress::kMostLayer - seconds(1));
+  EXPECT_FALSE(progress_.stands_still());
+  Compute(seconds(2));
+  EXPECT_TRUE(progress_.stands_still());
+  progress_.OnMark(now_);
+  EXPECT_FALSE(progress_.stands_still());
+}
+
+TEST_F(LayerProgressTest, StandsStillOnlyBeyondTwentyOfItsSlowLayers) {
+  Layers(3, seconds(10));
+  Compute(seconds(190));
+  EXPECT_FALSE(progress_.stands_still());
+  Compute(seconds(11));
+  EXPECT_TRUE(progress_.stands_still());
+}
+
+TEST_F(LayerProgressTest, WithoutAStepOrAwakeNobodyStandsStill) {
+  progress_.OnLook(now_, false);
+  progress_.OnLook(now_ += std::chrono::hours(1), false);
+  EXPECT_FALSE(progress_.stands_still());
+  progress_.OnLook(now_, true);
+  for (int stop = 0; stop < 5; ++stop) {
+    now_ += std::chrono::hours(1);  // The process is stopped.
+    progress_.OnLook(now_, true);
+  }
+  EXPECT_FALSE(progress_.stands_still());
+}
+
 TEST_F(LayerProgressTest, LooksAfterEachPulseWhileItComputes) {
   EXPECT_EQ(progress_.next_look(), now_ + LayerProgress::kPulse);
   progress_.OnLook(now_ += milliseconds(70), true);
   EXPECT_EQ(progress_.next_look(), now_ + LayerProgress::kPulse);
+}
+
+TEST(ColdLayerProgressTest, TheFirstStepMayReadWeightsForTenMinutes) {
+  LayerProgress progress;
+  Time now{seconds(1000)};
+  progress.OnLook(now, true);
+  const auto compute = [&](Duration time) {
+    for (const Time end = now + time; now < end;) {
+      progress.OnLook(now += LayerProgress::kPulse, true);
+    }
+  };
+  compute(LayerProgress::kMostFirst - seconds(1));
+  EXPECT_FALSE(progress.stands_still());
+  compute(seconds(1));
+  EXPECT_TRUE(progress.stands_still());
 }
 
 TEST(ColdLayerProgressTest, TheFirstStepIsForgottenWhenItEnds) {

@@ -132,6 +132,31 @@ TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
   EXPECT_EQ(client.Get("/health").body, "{\"status\":\"alive\"}\n");
 }
 
+TEST(WorkerRuntimeTest, IsAliveUntilAStepStandsStillAndAgainWhenItGoesOn) {
+  WorkerConfig config = SmallConfig();
+  config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-alive.json";
+  TickingNode node;  // Outlives the runtime, as what it shows.
+  std::atomic<bool> stands_still = false;
+  auto runtime = WorkerRuntime::Create(config, Role::kDecode);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  ASSERT_TRUE(
+      (*runtime)->Serve(&node, [&] { return WorkerSnapshot{.stands_still = stands_still}; }).ok());
+  http::TestClient client(PortOf(ReadyFileOf(config)["metrics_url"]));
+  const auto becomes = [&](int status) {
+    for (int tries = 0; tries < 500; ++tries) {
+      if (client.Get("/health").status == status) return true;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return false;
+  };
+  EXPECT_TRUE(becomes(200));
+  stands_still = true;
+  EXPECT_TRUE(becomes(503));
+  EXPECT_EQ(client.Get("/health").body, "{\"status\":\"a step stands still\"}\n");
+  stands_still = false;
+  EXPECT_TRUE(becomes(200));
+}
+
 TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   WorkerConfig config = SmallConfig();
   config.num_blocks = 3;
