@@ -13,16 +13,13 @@
 namespace baton::cuda {
 namespace {
 
-// What a thread takes at a time: a few of them for each of many threads in a chunk, each large
-// beside what it costs to ask for its pages.
+// What a thread takes at a time: one of each chunk for many threads, large beside what it costs to
+// ask for its pages, and kept by the cache of a core.
 constexpr int64_t kTaskBytes = int64_t{128} << 10;
 
 // As FromFloat and ToFloat of floats.h, which the tests compare. Both sides of every choice are
 // computed, so that a compiler makes vectors of a row.
-uint32_t Choose(bool first, uint32_t a, uint32_t b) {
-  const uint32_t mask = 0u - static_cast<uint32_t>(first);
-  return (a & mask) | (b & ~mask);
-}
+uint32_t Choose(bool first, uint32_t a, uint32_t b) { return first ? a : b; }
 uint32_t FloatBits(uint32_t bits) { return bits; }
 uint32_t FloatBits(Bf16 x) { return uint32_t{x.bits} << 16; }
 uint32_t FloatBits(F16 x) {
@@ -81,6 +78,8 @@ void CopyRows(const WeightRowsArgs& args, int64_t first, int64_t count, std::byt
   const RoundRowFn round = part.dtype == args.dtype     ? nullptr
                            : args.dtype == DType::kBF16 ? RoundTo<Bf16>(part.dtype)
                                                         : RoundTo<F16>(part.dtype);
+  // Besides what is behind rows: short copies to memory that is in no cache take twice the time.
+  std::memset(to, 0, static_cast<size_t>(count * stride));
   for (int64_t row = first; row < first + count; ++row, to += stride) {
     const std::byte* const from = part.Row(row, args.k);
     if (round == nullptr) {
@@ -88,7 +87,6 @@ void CopyRows(const WeightRowsArgs& args, int64_t first, int64_t count, std::byt
     } else {
       round(from, args.k, to);
     }
-    std::memset(to + row_bytes, 0, static_cast<size_t>(stride - row_bytes));
   }
 }
 

@@ -27,7 +27,7 @@ constexpr int kSteps = 2;
 const std::string kModel = std::string(BATON_SOURCE_DIR) + "/deploy/models/tiny-kjv";
 
 template <typename T>
-T Take(absl::StatusOr<T> value) {
+T Made(absl::StatusOr<T> value) {
   EXPECT_TRUE(value.ok()) << value.status();
   BATON_CHECK(value.ok());
   return *std::move(value);
@@ -43,17 +43,17 @@ std::shared_ptr<const SamplingContext> Context() {
 class DeviceSteps {
  public:
   explicit DeviceSteps(LoadedRunner* runner)
-      : runner_(*runner), device_(runner->device()), files_(Take(LoadModelFiles(kModel))) {
+      : runner_(*runner), device_(runner->device()), files_(Made(LoadModelFiles(kModel))) {
     Device* const devices[] = {&device_};
     transformer_ =
-        Take(Transformer::Create({.config = files_.config,
-                                  .weights = std::make_shared<PackedRanks>(Take(PackModel(
+        Made(Transformer::Create({.config = files_.config,
+                                  .weights = std::make_shared<PackedRanks>(Made(PackModel(
                                       files_.config, files_.weights, DType::kBF16, devices))),
                                   .compute = DType::kBF16,
                                   .device = &device_,
                                   .max_tokens = 1}));
-    metadata_ = std::make_unique<StepMetadata>(Take(StepMetadata::Create(device_, kCapacity)));
-    results_ = Take(StepResults::Create(device_, *cpu_, runner_.info(), kCapacity));
+    metadata_ = std::make_unique<StepMetadata>(Made(StepMetadata::Create(device_, kCapacity)));
+    results_ = Made(StepResults::Create(device_, *cpu_, runner_.info(), kCapacity));
     BuildStep();
   }
 
@@ -87,7 +87,7 @@ class DeviceSteps {
         .IgnoreError();
     results_->Build(plan_);
     Enqueue([&] { return Pass(); });  // Loads kernels, which a capture may not.
-    graph_ = Take(device_.Capture([&] { return Pass(); }));
+    graph_ = Made(device_.Capture([&] { return Pass(); }));
   }
   absl::Status Pass() {
     return transformer_->Forward(*metadata_, runner_.cache(),
@@ -97,15 +97,15 @@ class DeviceSteps {
   void Enqueue(const Call& pass) {
     BATON_CHECK(metadata_->Upload(results_->upload()).ok());
     BATON_CHECK(pass().ok());
-    BATON_CHECK(results_->Enqueue(0, 1, Take(transformer_->Logits(0, 1))).ok());
+    BATON_CHECK(results_->Enqueue(0, 1, Made(transformer_->Logits(0, 1))).ok());
   }
   double Seconds(int steps) {
     const Time begin = SteadyNow();
     for (int i = 0; i < steps; ++i) {
       Enqueue([&] { return transformer_->Replay(graph_.get(), 1); });
     }
-    const Mark mark = Take(device_.MarkNow(Lane::kCompute));
-    while (!Take(device_.IsDone(mark))) {
+    const Mark mark = Made(device_.MarkNow(Lane::kCompute));
+    while (!Made(device_.IsDone(mark))) {
     }
     return ToSeconds(SteadyNow() - begin);
   }
@@ -113,7 +113,7 @@ class DeviceSteps {
   LoadedRunner& runner_;
   Device& device_;
   const ModelFiles files_;
-  const std::unique_ptr<CpuKernels> cpu_ = Take(MakeCpuKernels({}));
+  const std::unique_ptr<CpuKernels> cpu_ = Made(MakeCpuKernels({}));
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<StepMetadata> metadata_;
   std::unique_ptr<StepResults> results_;

@@ -106,7 +106,7 @@ TEST_F(PackTest, UntoldKeepsF16OnlyWhereAllPartsAreF16) {
 
 // Through chunks that are used again before the first ones were asked about.
 TEST_F(PackTest, MoreThanTheChunksHoldByAnyNumberOfThreads) {
-  constexpr int64_t kRows = 9000, kColumns = 1000;
+  constexpr int64_t kRows = 6000, kColumns = 1000;
   const auto values = RandomFloats(5, kRows * kColumns);
   const auto file = Encode(DType::kBF16, values);
   const WeightRows part{file.data(), DType::kBF16, kRows};
@@ -121,7 +121,7 @@ TEST_F(PackTest, MoreThanTheChunksHoldByAnyNumberOfThreads) {
   }
 }
 
-// Amid the second chunk, while the first is copied.
+// Amid the third chunk, while those before it are copied.
 TEST_F(PackTest, AFileThatHasBecomeShorterLeavesNothingBehind) {
   constexpr int64_t kRows = 4000, kColumns = 1000;
   const auto file = Encode(DType::kBF16, RandomFloats(5, kRows * kColumns));
@@ -160,7 +160,7 @@ TEST_F(PackTest, ARowLongerThanAChunk) {
 #if !defined(BATON_CUDA_DEVICE)
 // Threads fill the chunks behind the copy in which it goes.
 TEST_F(PackTest, ADeviceThatIsLostMeanwhileIsUnavailable) {
-  constexpr int64_t kRows = 12000, kColumns = 1000;
+  constexpr int64_t kRows = 6000, kColumns = 1000;
   const std::vector<std::byte> file(2 * kRows * kColumns);
   const WeightRows part{file.data(), DType::kBF16, kRows};
   ThreadPool threads(4);

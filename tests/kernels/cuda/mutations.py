@@ -196,7 +196,7 @@ MUTATIONS = [
     ("cuda_weights.cc", DEVICE, "Pack*", "a row longer than a chunk",
      "std::max(kChunkBytes, row_bytes)", "kChunkBytes"),
     ("weight_rows.cc", DEVICE, "Pack*", "rows are not padded with zeros",
-     "    std::memset(to + row_bytes, 0, static_cast<size_t>(stride - row_bytes));\n", ""),
+     "  std::memset(to, 0, static_cast<size_t>(count * stride));\n", ""),
     ("weight_rows.cc", DEVICE, "Pack*", "the first rows of a part again",
      "memcpy(to, part.Row(first,", "memcpy(to, part.Row(0,"),
     ("cuda_weights.cc", DEVICE, "Pack*", "a mark of another lane",
