@@ -4,6 +4,8 @@ it changed while the router runs. No worker is needed: echoed prompts take token
 
 Usage: api_access_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
+import collections
+import concurrent.futures
 import json
 import pathlib
 import shutil
@@ -109,6 +111,19 @@ class ApiAccessTest(unittest.TestCase):
         self.assertEqual(self.ask("/v1/models", self.bob)[0], 200)
         self.keys_file.write_text(good)
         self.baton("keys", "check", self.keys_file)
+
+    def test_ten_tenants_at_once_get_what_their_days_allow_and_429_for_all_else(self):
+        allowed, tries = range(1, 11), 12
+        keys = [self.baton("keys", "add", self.keys_file, f"tenant{n}", f"quota={4 * n}/day").stdout.strip()
+                for n in allowed]
+        for key in keys:
+            await_true(lambda key=key: self.ask("/v1/models", key)[0] == 200, LIMIT_S, "it holds")
+        with concurrent.futures.ThreadPoolExecutor(30) as pool:
+            answers = [(n, pool.submit(self.echo, keys[n - 1])) for _ in range(tries) for n in allowed]
+            codes = collections.Counter((n, answer.result()[0]) for n, answer in answers)
+        self.assertEqual(codes, collections.Counter(
+            {(n, code): count for n in allowed
+             for code, count in ((200, n), (429, tries - n)) if count}))
 
     def test_a_new_certificate_is_taken_while_the_router_runs(self):
         host, port = self.url.removeprefix("https://").split(":")

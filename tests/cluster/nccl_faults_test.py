@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 import unittest
 
@@ -21,6 +22,10 @@ NIGHTLY = "BATON_NIGHTLY" in os.environ
 NUM_BLOCKS = 64
 TOKENS = 6
 STRIKE_LIMIT_S = 120
+# All workers are healthy: what was under way has ended by then.
+QUIET_LIMIT_S = 12
+# From a kill until no router uses the worker. T_hang is 2.5 s; machines are busy.
+FOUND_LIMIT_S = 8
 # Moments of kernels/emulation/nccl/nccl_options.h, which the process passes on that side.
 MOMENTS = {"prefill": ("connect", "init", "ready", "send", "sending"),
            "decode": ("id", "connect", "init", "ready", "receive", "landed", "taken")}
@@ -30,6 +35,9 @@ SIGNALS = [(role, f"{action}={moment}:{2 if moment in ('send', 'receive', 'lande
 # And what only the communicator suffers from.
 FAILURES = [(role, f"{fault}=2") for role in MOMENTS
             for fault in ("fail", "cut", "abort=hang fail", "silent=1 cut")]
+# Messages that come late by half a second each: slow, and no fault.
+SLOW = [(role, f"delay_us=500000 {fault}")
+        for role in MOMENTS for fault in ("cut=2", "kill=ready:1")]
 FAILURES += [("prefill", "lose=2"), ("decode", "spoil=2"), ("prefill", "init=hang"),
              ("decode", "init=fail"), ("decode", "version=22105")]
 USUAL = [("prefill", "kill=send:2"), ("decode", "stop=receive:2"), ("decode", "kill=landed:2"),
@@ -38,6 +46,26 @@ USUAL = [("prefill", "kill=send:2"), ("decode", "stop=receive:2"), ("decode", "k
 
 def prompt(salt):
     return [0] + [300 + (i * i * 7 + i * 31 + salt * 101) % 3700 for i in range(1, 19 + salt)]
+
+
+class Found(threading.Event):
+    """Set when the router does not use a worker any more that has ended; `took` seconds."""
+
+    def __init__(self, cluster, server):
+        super().__init__()
+        self.took = None
+        threading.Thread(target=self.watch, args=(cluster, server), daemon=True).start()
+
+    def watch(self, cluster, server):
+        process = server.process
+        process.wait(STRIKE_LIMIT_S)
+        died = time.monotonic()
+        while self.took is None and time.monotonic() < died + 60:
+            if server.name in cluster.unhealthy():
+                self.took = time.monotonic() - died
+                print(f"{server.name}: found in {self.took:.2f} s", file=sys.stderr)
+                self.set()
+            time.sleep(0.02)
 
 
 class NcclFaultsTest(unittest.TestCase):
@@ -66,7 +94,7 @@ class NcclFaultsTest(unittest.TestCase):
         return answers
 
     def has_struck(self, server, fault):
-        if fault.startswith("kill"):
+        if "kill" in fault:
             return server.process.poll() is not None
         if fault.startswith("stop"):
             return process_state(server.pid) == "T"
@@ -101,6 +129,7 @@ class NcclFaultsTest(unittest.TestCase):
             self.start(cluster, server)
         finally:
             del os.environ["BATON_EMULATED_NCCL"]
+        found = Found(cluster, server) if "kill" in fault else None
         deadline = time.monotonic() + STRIKE_LIMIT_S
         while not self.has_struck(server, fault):
             self.assertLess(time.monotonic(), deadline, f"{fault} of {server.name} did not strike")
@@ -109,12 +138,14 @@ class NcclFaultsTest(unittest.TestCase):
         if fault.startswith("stop"):
             server.signal(signal.SIGCONT)
             cluster.await_healthy(server, 60)
-        elif fault.startswith("kill"):
+        elif "kill" in fault:
+            self.assertTrue(found.wait(FOUND_LIMIT_S + 1))
+            self.assertLess(found.took, FOUND_LIMIT_S)
             self.start(cluster, server)
         self.assertEqual(self.answers(cluster), expected)
-        self.assertEqual(cluster.await_quiet(60), {})
-        await_true(lambda: not any(s.metric("baton_nccl_held_slots") for s in cluster.workers), 60,
-                   "no batch holds a slot")
+        self.assertEqual(cluster.await_quiet(QUIET_LIMIT_S), {})
+        await_true(lambda: not any(s.metric("baton_nccl_held_slots") for s in cluster.workers),
+                   QUIET_LIMIT_S, "no batch holds a slot")
 
     def see(self, cells, name, tp=1):
         with self.cluster(name, tp) as cluster:
@@ -133,6 +164,10 @@ class NcclFaultsTest(unittest.TestCase):
     @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
     def test_every_signal_at_every_moment(self):
         self.see(SIGNALS, "nccl-signals")
+
+    @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
+    def test_a_fault_while_messages_are_slow(self):
+        self.see(SLOW, "nccl-slow")
 
     @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
     def test_every_failure_of_a_communicator(self):

@@ -23,7 +23,7 @@ from process_cluster import MODEL, START_LIMIT_S, await_true
 
 BIN = None
 KEY = "correct horse"
-HTTP_PORT, OPS_PORT, CONTROL_PORT, DATA_PORT, METRICS_PORT = 8000, 9090, 7000, 7001, 9091
+HTTP_PORT, GRPC_PORT, OPS_PORT, CONTROL_PORT, DATA_PORT, METRICS_PORT = 8000, 8001, 9090, 7000, 7001, 9091
 ADMIN_PORT = 7002  # Router and prefill worker are one machine's.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -69,6 +69,25 @@ def shake_hands(host, port, certificates, version):
         print("refused")
 
 
+def capture(device):
+    """On the machine it runs on: writes all frames that pass there, until its input ends."""
+    import selectors
+    import socket
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+    frames.bind((device, 0))
+    frames.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+    selector = selectors.DefaultSelector()
+    selector.register(frames, selectors.EVENT_READ)
+    selector.register(sys.stdin, selectors.EVENT_READ)
+    print("captures", file=sys.stderr, flush=True)
+    while True:
+        ready = [key.fileobj for key, _ in selector.select()]
+        if frames in ready:
+            sys.stdout.buffer.write(frames.recv(1 << 17))
+        elif sys.stdin in ready:
+            return
+
+
 class TwoMachinesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -110,7 +129,7 @@ class TwoMachinesTest(unittest.TestCase):
             return [*shared, "--threads", 1, "--num-blocks", 256, "--port", CONTROL_PORT,
                     "--data-port", DATA_PORT, "--metrics-port", METRICS_PORT]
         address = cls.machines.address
-        return [*shared, "--http-port", HTTP_PORT, "--ops-port", OPS_PORT, "--grpc-port", 8001,
+        return [*shared, "--http-port", HTTP_PORT, "--ops-port", OPS_PORT, "--grpc-port", GRPC_PORT,
                 "--admin-port", ADMIN_PORT,
                 "--api-plaintext", "--api-keys-file", cls.folder / "keys",
                 "--prefill", f"{address['a']}:{CONTROL_PORT}",
@@ -141,9 +160,9 @@ class TwoMachinesTest(unittest.TestCase):
         return cls.ask("a", "/ready")[0] == 200
 
     @classmethod
-    def complete(cls, prompt="In the beginning"):
+    def complete(cls, prompt="In the beginning", client="b"):
         body = {"model": MODEL.name, "prompt": prompt, "max_tokens": 8, "temperature": 0}
-        code, text = cls.ask("b", "/v1/completions", json.dumps(body))
+        code, text = cls.ask(client, "/v1/completions", json.dumps(body))
         assert code == 200, text
         return json.loads(text)["choices"][0]["text"]
 
@@ -161,6 +180,10 @@ class TwoMachinesTest(unittest.TestCase):
         self.assertEqual(self.ask("b", "/v1/completions", body, key="wrong")[0], 401)
         for path in ("/status", "/audit"):
             self.assertEqual(self.ask("b", path)[0], 403, path)
+        for machine in ("a", "b"):
+            for path, code in (("/health", 200), ("/metrics", 200), ("/kv", 404), ("/status", 404)):
+                with self.subTest(of=machine, path=path):
+                    self.assertEqual(self.ask("b", path, port=METRICS_PORT, of=machine)[0], code)
         own, foreign = self.folder / "certs", self.folder / "foreign"
         table = [  # (certificates, version): what is said.
             (own / "router", "TLSv1_3", "served"),
@@ -170,12 +193,12 @@ class TwoMachinesTest(unittest.TestCase):
             ("", "TLSv1_3", "refused"),
             ("", "plaintext", "refused"),
         ]
-        for machine in ("a", "b"):
+        for machine, port in (("a", CONTROL_PORT), ("b", CONTROL_PORT), ("a", ADMIN_PORT)):
             for certificates, version, said in table:
-                with self.subTest(of=machine, certificates=certificates, version=version):
-                    self.assertEqual(
-                        self.on("b", "shake_hands", self.machines.address[machine], CONTROL_PORT,
-                                certificates, version), said)
+                with self.subTest(of=machine, port=port, certificates=certificates,
+                                  version=version):
+                    self.assertEqual(self.on("b", "shake_hands", self.machines.address[machine],
+                                             port, certificates, version), said)
 
     def baton(self, machine, *words):
         """The tool, on that machine: its exit code, and what it says."""
@@ -244,6 +267,9 @@ class TwoMachinesTest(unittest.TestCase):
                        START_LIMIT_S, "a second router is ready")
             url, key = ("--url", f"https://{host}:{HTTP_PORT}"), ("--api-key-file", api / "key")
             asking = (*url, *key, "--ca", api / "tls.crt")
+            for version, said in (("TLSv1_3", "served"), ("TLSv1_2", "refused"),
+                                  ("plaintext", "refused")):
+                self.assertEqual(self.on("a", "shake_hands", host, GRPC_PORT, "", version), said)
             prompt = "In the beginning"
             code, out, err = self.baton("a", "complete", *asking, "--max-tokens", 8,
                                         "--temperature", 0, prompt)
@@ -265,10 +291,46 @@ class TwoMachinesTest(unittest.TestCase):
 
     def test_no_certificate_opens_the_port_of_the_keys_and_values(self):
         # An alert of TLS: what listens there speaks nothing else, and wants a key of a pair.
+        alert, own = "SSLV3_ALERT_HANDSHAKE_FAILURE", self.folder / "certs"
         for machine in ("a", "b"):
-            self.assertEqual(self.on("b", "shake_hands", self.machines.address[machine], DATA_PORT,
-                                     self.folder / "certs" / "router", "PSK"),
-                             "SSLV3_ALERT_HANDSHAKE_FAILURE")
+            host = self.machines.address[machine]
+            for certificates, version, said in (
+                    (own / "router", "PSK", alert), (own / "prefill", "PSK", alert),
+                    (own / "admin", "PSK", alert), ("", "PSK", alert),
+                    (own / "prefill", "TLSv1_2", "refused"), ("", "plaintext", "refused")):
+                with self.subTest(of=machine, certificates=certificates, version=version):
+                    self.assertEqual(self.on("b", "shake_hands", host, DATA_PORT, certificates,
+                                             version), said)
+            for key in ("00", "00" * 32):
+                done = self.machines.inside(
+                    "b", "timeout", 30, "openssl", "s_client", "-connect", f"{host}:{DATA_PORT}",
+                    "-tls1_3", "-psk", key, "-psk_identity", "prefill", check=False)
+                self.assertNotEqual(done.returncode, 0, done.stdout)
+                self.assertIn("alert", done.stderr)
+
+    def captured(self, act):
+        """What passes between the machines while `act` runs."""
+        command = self.machines.command("switch", sys.executable, "-B", __file__, "capture", "port1")
+        with open(self.folder / "frames", "w+b") as frames:
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=frames,
+                                  stderr=subprocess.PIPE) as capturing:
+                self.assertEqual(capturing.stderr.readline(), b"captures\n")
+                act()
+                capturing.stdin.close()
+                self.assertEqual(capturing.wait(60), 0, capturing.stderr.read())
+            frames.seek(0)
+            return frames.read()
+
+    def test_no_prompt_passes_between_the_machines_in_the_clear(self):
+        secret = "the strong east wind"
+        prompts = [f"And {n} times {secret} blew, and the waters were divided. " * 4
+                   for n in ("nine", "seven")]
+        # A client beside the router: calls and K/V cross, its request does not.
+        frames = self.captured(lambda: self.complete(prompts[0], client="a"))
+        self.assertGreater(len(frames), 20_000)
+        self.assertNotIn(secret.encode(), frames)
+        # It would be seen: a client's request to an API without TLS crosses.
+        self.assertIn(secret.encode(), self.captured(lambda: self.complete(prompts[1])))
 
     def test_new_certificates_are_taken_while_requests_run(self):
         expected = self.complete()
@@ -308,6 +370,8 @@ class TwoMachinesTest(unittest.TestCase):
 if __name__ == "__main__":
     if sys.argv[1] == "ask":
         ask(*sys.argv[2:])
+    elif sys.argv[1] == "capture":
+        capture(*sys.argv[2:])
     elif sys.argv[1] == "shake_hands":
         shake_hands(*sys.argv[2:])
     else:
