@@ -169,11 +169,7 @@ class OpenAiApi {
 
   // What answers of workers with the same numerics id and build have in common.
   std::string Fingerprint() const {
-    std::string numerics;
-    for (const WorkerView& worker : service_->frontend().View().workers) {
-      if (worker.healthy && numerics.empty()) numerics = worker.hello.numerics_id;
-    }
-    return absl::StrFormat("baton-%s-%s", options_.version, numerics);
+    return absl::StrCat("baton-", options_.version, "-", service_->frontend().NumericsId());
   }
 
   AnswerContext MakeContext(ApiRequest request, const PreparedGeneration& prepared) const {
