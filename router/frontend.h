@@ -45,6 +45,14 @@ struct RouterView {
   int64_t live_tenants = 0;  // With requests that wait or run.
 };
 
+// Of the first worker that is healthy; empty without one.
+inline std::string NumericsIdOf(const RouterView& view) {
+  for (const WorkerView& worker : view.workers) {
+    if (worker.healthy) return worker.hello.numerics_id;
+  }
+  return "";
+}
+
 // What the HTTP and gRPC edges of the router may ask of its node. Thread-safe.
 class RouterFrontend {
  public:
@@ -61,8 +69,9 @@ class RouterFrontend {
   // A stop string completed this choice. RequestEnded(OK) follows when all choices have ended.
   virtual void StopChoice(uint64_t request, int32_t choice) = 0;
 
-  // The latest snapshot; never waits for the node.
+  // The latest snapshot, of workers at most 50 ms old; never waits for the node. A copy of all.
   virtual RouterView View() const = 0;
+  virtual std::string NumericsId() const { return NumericsIdOf(View()); }
 
   // Every live sequence; waits for the node, at most 2 s.
   virtual absl::StatusOr<RouterAudit> Audit() = 0;

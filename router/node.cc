@@ -297,12 +297,16 @@ RouterView RouterNode::View() const {
                             .last_token = w.last_token,
                             .last_prompt = w.last_prompt});
   }
-  view.queued_requests = queue_.num_requests();
-  view.queued_tokens = queue_.num_tokens();
-  view.running_requests = static_cast<int64_t>(requests_.size()) - queue_.num_requests();
-  view.queued_by_class = queue_.num_by_class();
-  view.live_tenants = static_cast<int64_t>(queue_.num_tenants());
+  Count(&view);
   return view;
+}
+
+void RouterNode::Count(RouterView* view) const {
+  view->queued_requests = queue_.num_requests();
+  view->queued_tokens = queue_.num_tokens();
+  view->running_requests = static_cast<int64_t>(requests_.size()) - queue_.num_requests();
+  view->queued_by_class = queue_.num_by_class();
+  view->live_tenants = static_cast<int64_t>(queue_.num_tenants());
 }
 
 RouterAudit RouterNode::Audit(Time now) const {

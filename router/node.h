@@ -43,6 +43,7 @@ class RouterNode : public Node<RouterMail> {
   Time NextDeadline() const override;
 
   RouterView View() const;
+  void Count(RouterView* view) const;  // Sets all of it but the workers.
   const RouterCounters& counters() const { return counters_; }
   // No request is live and no call is open.
   bool idle() const { return requests_.empty(); }

@@ -1,6 +1,7 @@
 #include "router/router_service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 #include <variant>
@@ -16,6 +17,9 @@ namespace {
 // Of a task, while others of its thread wait. A delivery may have more tokens for itself.
 constexpr size_t kMostDeliveries = 64;
 constexpr size_t kMostTokens = 1024;
+// What is shown of workers is as old at most: a copy of all of them in each turn would cost more
+// than the turn.
+constexpr Duration kPublishInterval = std::chrono::milliseconds(50);
 constexpr absl::Duration kAuditLimit = absl::Seconds(2);
 
 // What became usable or unusable; both in order of index.
@@ -59,12 +63,28 @@ class RouterService::Outbox : public RouterOutbox {
   RouterService* const service_;
 };
 
+// The node; woken, too, when its state is to be published.
+class RouterService::DrivenNode : public Node<RouterMail> {
+ public:
+  explicit DrivenNode(RouterService* service) : service_(service) {}
+
+  void Handle(RouterMail mail, Time now) override { service_->node_.Handle(std::move(mail), now); }
+  void Step(Time now) override { service_->node_.Step(now); }
+  Time NextDeadline() const override {
+    return std::min(service_->node_.NextDeadline(), service_->publish_due_);
+  }
+
+ private:
+  RouterService* const service_;
+};
+
 RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy)
     : options_(std::move(options)),
       thread_({.name = "router", .max_offered_requests = options_.max_offered_requests}),
       links_({.workers = options_.workers, .tls = options_.tls}, &thread_),
       outbox_(std::make_unique<Outbox>(this)),
       node_(options_.node, {}, std::move(policy), *outbox_),
+      driven_node_(std::make_unique<DrivenNode>(this)),
       readiness_(std::make_shared<Readiness>(this)) {
   int32_t index = 0;
   for (const WorkerAddress& worker : options_.workers) {
@@ -79,7 +99,7 @@ RouterService::~RouterService() { Stop(); }
 void RouterService::Start(Hooks hooks) {
   hooks_ = std::move(hooks);
   readiness_->set_on_change(hooks_.on_ready);
-  thread_.Start(&node_, [this](Time now) { EndTurn(now); });
+  thread_.Start(driven_node_.get(), [this](Time now) { EndTurn(now); });
   links_.Start();
 }
 
@@ -113,6 +133,11 @@ void RouterService::StopChoice(uint64_t request, int32_t choice) {
 RouterView RouterService::View() const {
   absl::MutexLock lock(&mutex_);
   return view_;
+}
+
+std::string RouterService::NumericsId() const {
+  absl::MutexLock lock(&mutex_);
+  return numerics_id_;
 }
 
 absl::StatusOr<RouterAudit> RouterService::Audit() {
@@ -184,8 +209,18 @@ void RouterService::EndTurn(Time now) {
     absl::MutexLock lock(&mutex_);
     if (!deliveries_.empty()) begins = !std::exchange(is_delivering_, true);
     if (begins) told_last_ = SteadyNow();
+    counters_ = node_.counters();
+    node_.Count(&view_);
   }
   if (begins) Deliver();
+  PublishSoon(now);
+}
+
+void RouterService::PublishSoon(Time now) {
+  publish_due_ = published_at_ + kPublishInterval;
+  if (now < publish_due_) return;
+  published_at_ = now;
+  publish_due_ = kNever;
   Publish(now);
 }
 
@@ -230,7 +265,7 @@ void RouterService::Publish(Time now) {
     absl::MutexLock lock(&mutex_);
     changed = Changed(view_.workers, view.workers);
     view_ = std::move(view);
-    counters_ = node_.counters();
+    numerics_id_ = NumericsIdOf(view_);
   }
   // Without the lock: whoever reads the log may be slow.
   for (const WorkerView& worker : changed) {

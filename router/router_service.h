@@ -56,6 +56,7 @@ class RouterService : public RouterFrontend {
   void Cancel(uint64_t request) override;
   void StopChoice(uint64_t request, int32_t choice) override;
   RouterView View() const override;
+  std::string NumericsId() const override;
   absl::StatusOr<RouterAudit> Audit() override;
   bool Alive() const override;
   // What was proven before its node stood still says nothing.
@@ -74,6 +75,7 @@ class RouterService : public RouterFrontend {
  private:
   // The node's outbox: calls go to the links, events to the sinks.
   class Outbox;
+  class DrivenNode;
   struct Listener;
   void Emit(uint64_t request, ClientEvent event);
   bool JoinWaiting(Listener& listener, ChoiceTokens& tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -81,6 +83,7 @@ class RouterService : public RouterFrontend {
   void Deliver() noexcept;
   bool DeliverSome() noexcept;
   Duration StandsFor() const;
+  void PublishSoon(Time now);
   void Publish(Time now);
 
   const RouterServiceOptions options_;
@@ -88,11 +91,16 @@ class RouterService : public RouterFrontend {
   WorkerLinks links_;
   const std::unique_ptr<RouterOutbox> outbox_;
   RouterNode node_;
+  const std::unique_ptr<Node<RouterMail>> driven_node_;
+  // The node's thread's: when the workers were published last, and are to be again.
+  Time published_at_{};
+  Time publish_due_ = kNever;
   std::shared_ptr<Readiness> readiness_;
   Hooks hooks_;  // Since Start.
 
   mutable absl::Mutex mutex_;
   RouterView view_ ABSL_GUARDED_BY(mutex_);
+  std::string numerics_id_ ABSL_GUARDED_BY(mutex_);  // Of view_.
   RouterCounters counters_ ABSL_GUARDED_BY(mutex_);
   struct Listener {
     std::shared_ptr<ResponseSink> sink;

@@ -316,8 +316,9 @@ void Connection::Dispatch(Request request) {
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   const bool is_elsewhere =
       route_->executor && request.body.size() >= route_->executor_min_body_bytes;
+  const bool is_small = request.body.size() < route_->quick_body_bytes;
   const std::string client = is_elsewhere ? ClientOf(request, stream_) : "";
-  auto run = [exchange, route = route_, request = std::move(request)]() mutable {
+  std::function<void()> run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
     const bool is_large = request.body.size() >= kSmallBodyBytes;
     try {
@@ -330,6 +331,7 @@ void Connection::Dispatch(Request request) {
   RawRead();
   if (route_->quick) return run();
   if (is_elsewhere) return route_->executor(client, std::move(run));
+  if (is_small && core_->RunQuick(run)) return;
   boost::asio::post(core_->handlers, std::move(run));
 }
 

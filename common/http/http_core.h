@@ -38,6 +38,8 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
     if (!stopped) boost::asio::post(executor, std::move(task));
     return !stopped;
   }
+  // Runs it here, on the I/O thread, unless such tasks have had their time for now: false.
+  bool RunQuick(const std::function<void()>& task);
   bool IsOnIoThread() { return io.get_executor().running_in_this_thread(); }
 
   // The route of a request; null and the methods that the path has (comma separated, maybe none).
@@ -64,6 +66,8 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
   PacedTasks handshakes{io};         // Of TLS.
   BodyMeter bodies;
   std::atomic<int64_t> unsent_bytes{0};  // Of all connections.
+  // Since what waited for the I/O thread then has had its turn; that thread's.
+  Duration quick_time{};
   std::atomic<bool> draining{false};
 
   absl::Mutex mutex;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/clock.h"
 #include "common/base/this_thread.h"
 #include "common/http/http_connection.h"
 #include "common/http/http_core.h"
@@ -40,6 +41,17 @@ const Route* ServerCore::FindRoute(const std::string& method, const std::string&
     allowed->append(route.method == "GET" ? "GET, HEAD" : route.method);
   }
   return nullptr;
+}
+
+bool ServerCore::RunQuick(const std::function<void()>& task) {
+  if (quick_time >= options.max_quick_time) return false;
+  if (quick_time == Duration::zero()) {
+    boost::asio::post(io, [this] { quick_time = Duration::zero(); });
+  }
+  const Time begin = SteadyNow();
+  task();
+  quick_time += std::max(SteadyNow() - begin, Duration(1));
+  return true;
 }
 
 Admission ServerCore::Admit() {

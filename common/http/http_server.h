@@ -72,6 +72,9 @@ struct Route {
   // nobody's way; empty, and for other bodies: on a handler thread.
   Executor executor = nullptr;
   size_t executor_min_body_bytes = 0;
+  // The handler of a body of less runs on the I/O thread, if it has little of those to do: handing
+  // it over costs as much as it does.
+  size_t quick_body_bytes = 0;
 };
 
 // What `Authorize` says: an answer to refuse with, or who asks.
@@ -85,6 +88,9 @@ struct ServerOptions {
   uint16_t port = 0;  // 0 = any free one.
   std::string io_thread_name = "http-io";
   int num_handler_threads = 2;  // Run the handlers that are not quick, and posted tasks.
+  // What handlers of small bodies take of the I/O thread while others wait for it; then they go to
+  // a handler thread.
+  Duration max_quick_time = std::chrono::milliseconds(1);
   // At the limit the one that was quiet longest is closed for a new one; if a request of each is
   // under way, a few more are taken for what is quick, and get 503 for all else.
   int max_connections = 1024;

@@ -169,11 +169,7 @@ class OpenAiApi {
 
   // What answers of workers with the same numerics id and build have in common.
   std::string Fingerprint() const {
-    std::string numerics;
-    for (const WorkerView& worker : service_->frontend().View().workers) {
-      if (worker.healthy && numerics.empty()) numerics = worker.hello.numerics_id;
-    }
-    return absl::StrFormat("baton-%s-%s", options_.version, numerics);
+    return absl::StrCat("baton-", options_.version, "-", service_->frontend().NumericsId());
   }
 
   AnswerContext MakeContext(ApiRequest request, const PreparedGeneration& prepared) const {
@@ -255,19 +251,22 @@ std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* 
   };
   const auto answer = [](JsonHandler handler) { return Answering(std::move(handler)); };
   std::vector<http::Route> routes = ProbeRoutes(api, ops);
-  routes.insert(routes.end(), {
-      {"POST", "/v1/completions", generate(false), false, text, kLargeBodyBytes},
-      {"POST", "/v1/chat/completions", generate(true), false, text},
-      {"GET", "/v1/models", answer([api](const Request&) { return api->Models(); }), true},
-      {"GET", "/v1/models/*", answer([api](const Request& r) { return api->Model(r); }), true},
-      {"POST", "/tokenize", [api](const Request& r, Writer w) { api->AnswerTokenize(r, w); }, false,
-       text},
-      {"POST", "/detokenize", answer([api](const Request& r) { return api->Detokenize(r); }), false,
-       text, kLargeBodyBytes},
-      {"GET", "/version", answer([api](const Request&) { return api->Version(); }), true},
-      {"GET", "/status", answer([api](const Request&) { return api->Status(); }), false, ops},
-      {"GET", "/audit", answer([api](const Request&) { return api->Audit(); }), false, ops},
-  });
+  routes.insert(
+      routes.end(),
+      {
+          {"POST", "/v1/completions", generate(false), false, text, kLargeBodyBytes,
+           kLargeBodyBytes},
+          {"POST", "/v1/chat/completions", generate(true), false, text},
+          {"GET", "/v1/models", answer([api](const Request&) { return api->Models(); }), true},
+          {"GET", "/v1/models/*", answer([api](const Request& r) { return api->Model(r); }), true},
+          {"POST", "/tokenize", [api](const Request& r, Writer w) { api->AnswerTokenize(r, w); },
+           false, text},
+          {"POST", "/detokenize", answer([api](const Request& r) { return api->Detokenize(r); }),
+           false, text, kLargeBodyBytes},
+          {"GET", "/version", answer([api](const Request&) { return api->Version(); }), true},
+          {"GET", "/status", answer([api](const Request&) { return api->Status(); }), false, ops},
+          {"GET", "/audit", answer([api](const Request&) { return api->Audit(); }), false, ops},
+      });
   return routes;
 }
 

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -40,6 +41,13 @@ def cpu_seconds(pid):
     """Of all threads that the process has and had."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def switches(pid):
+    """How often threads of the process that live waited for something: another account of what a
+    request costs, which does not depend on what else the machine does."""
+    return sum(int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status.read_text(), re.M)[1])
+               for status in pathlib.Path(f"/proc/{pid}/task").glob("*/status"))
 
 
 def rss_mb(pid):
@@ -197,7 +205,10 @@ def workload_a(bench, sides, quick):
     for rate in rates:
         requests = 40 if quick else rate * 10
         bodies = bench.bodies("A", min(requests, 2000), 800, ANSWER)
-        seen = [measured(bench, side, bodies, requests, rate) for side in sides]
+        before = switches(sides[0].pid)
+        seen = [measured(bench, side, bodies, requests, rate) for side in sides[:1]]
+        waits = switches(sides[0].pid) - before
+        seen += [measured(bench, side, bodies, requests, rate) for side in sides[1:]]
         name = f"A {rate}/s"
         rows.append(beside(f"{name} CPU per 1,000 answers", "s",
                            per(seen, lambda cpu, s: 1e3 * cpu / max(1, num_answered(s)))))
@@ -206,6 +217,7 @@ def workload_a(bench, sides, quick):
                                per(seen, lambda _, s: s["ttft_ms"][point])))
         rows += [row(f"{name} answered", answered(seen[0][1]), "%"),
                  row(f"{name} events of an answer", events_of_one(seen[0][1]), "events"),
+                 row(f"{name} waits of threads for an answer", waits / requests, "waits"),
                  row(f"{name} load's own lateness p99", seen[0][1]["late_ms"]["p99"], "ms")]
     return rows
 
@@ -368,10 +380,14 @@ def refusals(bench, quick):
         side.await_ready()
         body = json.dumps({"model": "model", "prompt": "one", "max_tokens": 20000, "stream": True,
                            "ignore_eos": True})
-        fill = [side.connect() for _ in range(2)]
-        for connection, metric in zip(fill, ("running", "waiting")):
-            connection.request("POST", "/v1/completions", body)
-            await_true(lambda m=metric: side.metric(f"baton_requests_{m}") >= 1, 20, "it is full")
+        fill = []
+        # One runs, perhaps one was refused by the decode worker and one waits in the queue.
+        while side.metric("baton_requests_waiting") < 1:
+            fill.append(side.connect())
+            fill[-1].request("POST", "/v1/completions", body)
+            await_true(lambda: side.metric("baton_requests_running") +
+                       side.metric("baton_requests_waiting") >= len(fill), 20, "it was taken")
+            time.sleep(0.3)  # It may be in the queue on its way.
         cpu, seen = measured(bench, side, bench.bodies("refused", 500, 800, ANSWER), requests, 500)
         for connection in fill:
             connection.close()

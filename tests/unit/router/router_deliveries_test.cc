@@ -121,7 +121,7 @@ TEST(RouterServiceTest, WhereTooMuchWaitsToBeToldTokensJoinThoseOfTheirChoice) {
     TokenOutput output{.position = token, .token = token};
     if (token == 2 + kTokens) output.finish = FinishReason::kLength;
     decode.server.Emit(first_call, TokensEvent{.outputs = {output}});
-    output.token += 1000;
+    output.token += 200;
     decode.server.Emit(second_call, TokensEvent{.outputs = {output}});
   }
   decode.server.Close(first_call, absl::OkStatus());
@@ -135,7 +135,7 @@ TEST(RouterServiceTest, WhereTooMuchWaitsToBeToldTokensJoinThoseOfTheirChoice) {
   std::vector<int32_t> expected(kTokens);
   std::iota(expected.begin(), expected.end(), 3);
   EXPECT_EQ(first->tokens, expected);
-  for (int32_t& token : expected) token += token > 3 ? 1000 : 0;
+  for (int32_t& token : expected) token += token > 3 ? 200 : 0;
   EXPECT_EQ(second->tokens, expected);
   EXPECT_EQ(first->num_ends, 1);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 #include "tests/unit/router/router_service_fixture.h"
@@ -124,6 +126,25 @@ TEST(RouterServiceTest, ServesByWorkersThatCameLaterAndNoLongerShowsThoseThatLef
   TestWorker next(Role::kPrefill, 9);
   ASSERT_EQ(service.workers()->Add({Role::kPrefill, next.address()}), 1);
   ServeOne(&next, &decode);  // Another probe: nobody is left of who proved the last.
+}
+
+// What is said of workers within 50 ms is shown together; then the node sleeps.
+TEST(RouterServiceTest, ShowsTheLastThatItHasHeardOfWorkers) {
+  RouterService service({.node = {.incarnation = 99}, .workers = {}}, Policy());
+  service.Start({});
+  constexpr size_t kWorkers = 16;
+  for (size_t i = 0; i < kWorkers; ++i) {
+    ASSERT_TRUE(service.workers()->Add({Role::kPrefill, "127.0.0.1:1"}).has_value());
+  }
+  const auto is_shown = [&] {
+    const RouterView view = service.View();
+    return view.workers.size() == kWorkers && std::ranges::all_of(view.workers, [](const auto& w) {
+             return w.reason == "no worker answers";
+           });
+  };
+  const Time give_up = SteadyNow() + std::chrono::seconds(30);
+  while (!is_shown() && SteadyNow() < give_up) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_TRUE(is_shown());
 }
 
 TEST(RouterServiceTest, CancelReachesBothWorkersAndEndsTheRequestOnce) {

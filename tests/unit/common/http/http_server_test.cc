@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -49,6 +50,50 @@ TEST(HttpServerTest, AnExecutorRunsTheHandlersOfBodiesFromItsSizeOn) {
   routes[1].executor = [](const std::string&, const std::function<void()>&) {};
   auto dropping = StartServer({}, routes);
   EXPECT_EQ(TestClient(dropping->port()).Post("/echo", "abc").status, 500);
+}
+
+TEST(HttpServerTest, HandlersOfSmallBodiesRunOnTheIoThreadForSoLongInATurn) {
+  std::vector<Route> routes = TestRoutes();
+  std::atomic<int> num_here{0}, num_elsewhere{0};
+  std::thread::id io_thread;
+  routes.push_back({"POST", "/small", [&](Request r, Writer w) {
+                      ++(std::this_thread::get_id() == io_thread ? num_here : num_elsewhere);
+                      w->Respond({.body = r.body});
+                    }});
+  routes.back().quick_body_bytes = 3;
+  auto server = StartServer({.max_quick_time = Duration(1)}, routes);
+  absl::Notification known;
+  ASSERT_TRUE(server->Post([&] {
+    io_thread = std::this_thread::get_id();
+    known.Notify();
+  }));
+  known.WaitForNotification();
+  TestClient client(server->port());
+  EXPECT_EQ(client.Post("/small", "abc").body, "abc");
+  EXPECT_EQ(num_elsewhere, 1) << "too large";
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(client.Post("/small", "ab").body, "ab");
+  EXPECT_EQ(num_here, 20) << "one at a time";
+
+  // What comes while the thread is held comes in one turn: the first takes all of its time.
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<TestClient>(server->port()));
+    EXPECT_EQ(clients.back()->Get("/health").body, "ok");
+  }
+  absl::Notification held, release;
+  ASSERT_TRUE(server->Post([&] {
+    held.Notify();
+    release.WaitForNotification();
+  }));
+  held.WaitForNotification();
+  for (const auto& one : clients) {
+    EXPECT_TRUE(one->Send("POST /small HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nab"));
+  }
+  release.Notify();
+  for (const auto& one : clients) EXPECT_EQ(one->Read().body, "ab");
+  EXPECT_GT(num_here, 20);
+  EXPECT_GT(num_elsewhere, 1);
+  EXPECT_EQ(num_here + num_elsewhere, 29);
 }
 
 TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
