@@ -56,7 +56,7 @@ void SessionServer::Flush() {
 }
 
 void SessionServer::Break(uint64_t call, const absl::Status& status) {
-  if (EndCall(call, status)) options_.hooks.on_broken(call);
+  if (EndCall(call, status)) options_.hooks.on_broken(call, /*session_ended=*/false);
 }
 
 bool SessionServer::Forget(uint64_t call) {
@@ -121,7 +121,7 @@ void SessionServer::BreakAll() {
     absl::MutexLock lock(&mutex_);
     broken.swap(open_);
   }
-  for (const uint64_t call : broken) options_.hooks.on_broken(call);
+  for (const uint64_t call : broken) options_.hooks.on_broken(call, /*session_ended=*/true);
 }
 
 void SessionServer::Abandon() {
@@ -176,7 +176,7 @@ absl::Status SessionServer::TakeAsked(const v1::CallAsked& asked) {
     return absl::DataLossError(absl::StrCat("call ", asked.call(), " was not opened"));
   }
   if (asked.has_cancel()) {
-    if (Forget(asked.call())) options_.hooks.on_broken(asked.call());
+    if (Forget(asked.call())) options_.hooks.on_broken(asked.call(), /*session_ended=*/false);
     return absl::OkStatus();
   }
   {
