@@ -18,6 +18,9 @@ template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
 
 namespace {
 
+// A message that is damaged, and those behind it on their way, have a token of an answer each.
+constexpr size_t kMostTold = 8;
+
 // An answer that ran here until its router's session ended: the rest of it is no new load. It may
 // have no token yet; what joins for the first time is a first attempt.
 bool GoesOn(const DecodeRequest& request) {
@@ -36,12 +39,18 @@ DecodeNode::DecodeNode(const WorkerParts& parts, const DecodeNodeOptions& option
 void DecodeNode::Handle(DecodeMail mail, Time now) {
   std::visit(Overloaded{[&](DecodeOpened& opened) { OnOpened(std::move(opened), now); },
                         [&](RebindAsked& rebind) { OnRebind(rebind.request, now); },
+                        [&](CallBroken& broken) { OnBroken(broken, now); },
+                        [&](Drain& drain) {
+                          On(drain, now);
+                          while (!parked_.empty()) UnparkOf(parked_.begin()->first);
+                        },
                         [&](LayerDone& layer) { OnMark(layer.step, now); },
                         [&](auto& shared) { On(shared, now); }},
              mail);
 }
 
 void DecodeNode::Step(Time now) {
+  while (const std::optional<CallId> call = parked_limits_.Expired(now)) Unpark(calls_.at(*call));
   EndOverdue(now, absl::AbortedError("no other transfer came in time"),
              &counters_.unbound_expired);
   StartStep(now);
@@ -104,8 +113,10 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Tim
   // Each running sequence may want an entry soon; a reservation leaves them one each.
   const int32_t headroom = static_cast<int32_t>(engine_.num_running()) * allocator_.num_groups();
   const bool needs_no_more = calls_.empty() || GoesOn(request);
-  const bool has_room = needs_no_more || allocator_.num_available() >= needed + headroom;
-  if (!has_room || !allocator_.Grow(table, missing, /*reserved=*/true)) {
+  const int32_t wanted = needs_no_more ? needed : needed + headroom;
+  while (allocator_.num_available() < wanted && ReclaimParked()) {
+  }
+  if (allocator_.num_available() < wanted || !allocator_.Grow(table, missing, /*reserved=*/true)) {
     return absl::ResourceExhaustedError("no blocks are free");
   }
   return table;
@@ -114,8 +125,12 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Tim
 void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   DecodeRequest& request = opened.request;
   const absl::Status admissible = Admissible(request);
+  if (Entry* parked = admissible.ok() ? FindParked(request) : nullptr) {
+    return Resume(*parked, std::move(opened), now);
+  }
   absl::StatusOr<BlockTable> reserved = admissible.ok() ? Reserve(request, now) : admissible;
   if (Refuses(opened.call, reserved.status())) return;
+  UnparkOf(request.sequence);
   BlockTable& table = *reserved;
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   counters_.prompt_tokens += num_tokens;
@@ -318,6 +333,7 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
 }
 
 void DecodeNode::OnProgress(Entry& entry, SequenceProgress& progress, Time) {
+  if (entry.state == State::kParked) return Settle(entry);
   BATON_CHECK(entry.state == State::kRunning);
   if (progress.output) EmitToken(entry, *progress.output);
   BATON_FAIL_POINT("decode.decoding");
@@ -326,11 +342,14 @@ void DecodeNode::OnProgress(Entry& entry, SequenceProgress& progress, Time) {
   Close(entry, progress.status);
 }
 
-void DecodeNode::EmitToken(const Entry& entry, const TokenOutput& output) {
+void DecodeNode::EmitToken(Entry& entry, const TokenOutput& output) {
+  if (entry.told.size() == kMostTold) entry.told.erase(entry.told.begin());
+  entry.told.push_back(output);
   outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt, .outputs = {output}});
 }
 
 bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
+  if (ReclaimParked()) return true;
   if (revoked_ != 0) return true;
   auto is_younger = [&](const std::map<AgeKey, CallId>& held) {
     return !held.empty() && needy < std::prev(held.end())->first;
@@ -366,6 +385,9 @@ void DecodeNode::CheckState(const Entry& entry) const {
   BATON_CHECK(reserved_.contains(entry.age) == (entry.state == State::kReserved || is_unbound));
   BATON_CHECK(receiving_.contains(entry.age) == (entry.state == State::kReceiving));
   BATON_CHECK((entry.state_limit != kNever) == is_unbound);
+  const auto parked = parked_.find(entry.age.id);
+  const bool is_parked = parked != parked_.end() && parked->second == entry.call;
+  BATON_CHECK(is_parked == (entry.state == State::kParked));
   switch (entry.state) {
     case State::kReserved:
     case State::kReceiving:
@@ -378,6 +400,9 @@ void DecodeNode::CheckState(const Entry& entry) const {
       break;
     case State::kRunning:
       BATON_CHECK(entry.in_engine() && !entry.transfer_open() && !entry.rebind);
+      break;
+    case State::kParked:
+      BATON_CHECK(entry.retired && !entry.transfer_open() && !entry.rebind);
       break;
     case State::kEnding:
       break;

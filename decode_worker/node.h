@@ -1,12 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/base/deadlines.h"
 #include "common/engine/worker_node.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/node/worker_mail.h"
@@ -21,6 +24,8 @@ struct DecodeNodeOptions {
   // Own prompts are refused where they and older ones take longer, at their measured rate, and more
   // than a step.
   Duration own_prompts_limit = std::chrono::milliseconds(500);
+  // An answer whose session ended may return to its blocks for this long. Longer than routers try.
+  Duration park_limit = std::chrono::seconds(2);
   // A Rebind waits this long for the old writer to be quiet (T_abort).
   Duration abort_limit = std::chrono::seconds(2);
 };
@@ -37,18 +42,23 @@ struct DecodeCounters : WorkerCounters {
   int64_t computed_here = 0;    // Prompts computed here, after a Rebind or from the start.
   int64_t joined = 0;           // Further choices of a prompt whose K/V was here.
   int64_t returned = 0;         // Answers that went on here in another session.
+  int64_t resumed = 0;          // Of those, with nothing to compute again: they had been parked.
+  int64_t parked = 0;           // Answers that were kept when their session ended.
   int64_t unbound_expired = 0;  // Reservations given up because no Rebind came or worked in time.
 };
 
 // One Decode call. Its limit is that of state kUnbound.
 struct DecodeEntry : CallEntry {
   // Unbound: no transfer may use the blocks any more; the old one is ending, or a Rebind is due.
-  enum class State : uint8_t { kReserved, kReceiving, kUnbound, kRunning, kEnding };
-  static constexpr const char* kStateNames[] = {"RESERVED", "RECEIVING", "UNBOUND", "RUNNING",
-                                                "ENDING"};
+  // Parked: the call has ended, and another may go on with the blocks.
+  enum class State : uint8_t { kReserved, kReceiving, kUnbound, kRunning, kParked, kEnding };
+  static constexpr const char* kStateNames[] = {"RESERVED", "RECEIVING", "UNBOUND",
+                                                "RUNNING",  "PARKED",    "ENDING"};
   static constexpr bool kReceives = true;
   State state = State::kReserved;
   std::optional<Incarnation> rebind;  // Asked for, and waiting for the old writer to be quiet.
+  std::vector<TokenOutput> told;      // The last few: the router may not have heard them.
+  Time parked_until = kNever;
 };
 
 extern template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
@@ -62,6 +72,11 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
 
   void Handle(DecodeMail mail, Time now) override;
   void Step(Time now) override;
+  Time NextDeadline() const override {
+    return std::min(WorkerNode::NextDeadline(), parked_limits_.Next());
+  }
+  // What is parked counts as free: it is given up for whoever needs blocks.
+  WorkerStatus Status() const override;
 
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
   int64_t num_swaps() const { return engine_.num_swaps(); }
@@ -96,7 +111,25 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   // yet. When `needy` is alone, so that nobody can be preempted for it, also an older one, then one
   // that is being written and younger. True while one is coming back.
   bool RevokeReservation(const AgeKey& needy, bool alone);
-  void EmitToken(const Entry& entry, const TokenOutput& output);
+  void EmitToken(Entry& entry, const TokenOutput& output);
+
+  // ---- Answers whose session ended (parking.cc) ----
+
+  void OnBroken(const CallBroken& broken, Time now);
+  bool MayPark(const Entry& entry) const;
+  void Park(Entry& entry, Time now);
+  // No step touches its blocks any more.
+  void Settle(Entry& entry);
+  const Sequence& SequenceOf(const Entry& parked) const;
+  // What goes on exactly there, if that is parked; else null.
+  Entry* FindParked(const DecodeRequest& request);
+  bool GoesOnFrom(const Entry& parked, const DecodeRequest& request) const;
+  void Resume(Entry& parked, DecodeOpened opened, Time now);
+  void Unpark(Entry& entry);
+  void UnparkOf(const SequenceId& sequence);
+  // Gives up what is parked, the youngest first, until that has brought a block. False: it has not.
+  bool ReclaimParked();
+
   void Leave(const Entry& entry) override;
   void Forget(const Entry& entry) override;
   void CheckState(const Entry& entry) const override;
@@ -105,6 +138,8 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   const DecodeIdentity identity_;
   std::map<AgeKey, CallId> reserved_;   // kReserved and kUnbound, oldest first.
   std::map<AgeKey, CallId> receiving_;  // State kReceiving, oldest first.
+  std::map<SequenceId, CallId> parked_;  // One of a sequence: a newer call has it, or ends it.
+  Deadlines<CallId> parked_limits_;
   CallId revoked_ = 0;  // Of the reservation whose blocks are coming back; 0 = none is.
 };
 

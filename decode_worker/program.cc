@@ -42,6 +42,7 @@ WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
                   {"self_prefills", counters.computed_here},
                   {"joined_choices", counters.joined},
                   {"returned_answers", counters.returned},
+                  {"resumed_answers", counters.resumed},
                   {"unbound_expired", counters.unbound_expired}}};
 }
 

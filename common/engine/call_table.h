@@ -31,6 +31,7 @@ struct CallEntry {
   Time state_limit = kNever;  // Of the state that it is in, if that has one.
   std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
   TicketId open_ticket;                // Of a transfer that has not ended; else empty.
+  bool retired = false;                // Nothing finds it any more but its call.
 
   bool in_engine() const { return sequence == nullptr; }
   bool transfer_open() const { return !open_ticket.empty(); }
@@ -93,11 +94,18 @@ class CallTable {
   bool IsLive(const SequenceId& sequence, Attempt attempt) const {
     return live_.contains({sequence, attempt});
   }
-  // Null if the call is unknown or ending.
+  // Whether another call of its sequence lives.
+  bool HasSibling(const Entry& entry) const {
+    auto it = live_.lower_bound({entry.age.id, 0});
+    for (; it != live_.end() && it->first.first == entry.age.id; ++it) {
+      if (it->second != entry.call) return true;
+    }
+    return false;
+  }
+  // Null if the call is unknown or was given up.
   Entry* FindLive(CallId call) {
     const auto it = entries_.find(call);
-    const bool is_live = it != entries_.end() && it->second.state != Entry::State::kEnding;
-    return is_live ? &it->second : nullptr;
+    return it != entries_.end() && !it->second.retired ? &it->second : nullptr;
   }
   // The live call of the last attempt before this one; an older one may still be on its way out.
   // Null if there is none, or if this attempt or a later one is live.
@@ -128,6 +136,7 @@ class CallTable {
   // Given up: nothing finds it any more but its call.
   void Retire(Entry& entry) {
     BATON_CHECK(live_.erase({entry.age.id, entry.attempt}) == 1);
+    entry.retired = true;
     deadlines_.Clear(entry.call, entry.deadline);
     SetStateLimit(entry, kNever);
   }

@@ -63,6 +63,10 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   SequencesByAge& home = running_.contains(key) ? running_ : preempted_;
   auto node = home.extract(key);
   BATON_CHECK(!node.empty() && node.mapped()->call == call);
+  if (IsInFlight(node.mapped()->in_place_of)) {
+    GiveBack(*node.mapped());
+    return std::move(node.mapped());
+  }
   const bool in_step = IsInFlight(call) || (swap_ && swap_->IsMovingIn(call));
   if (!in_step) return std::move(node.mapped());
   // The runner may still write its blocks: hold them until its steps have ended. The sealed ones it
@@ -70,6 +74,26 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   allocator_.MarkDraining(node.mapped()->blocks, /*stays_findable=*/true);
   BATON_CHECK(removed_.emplace(call, std::move(node.mapped())).second);
   return nullptr;
+}
+
+bool Engine::Decodes(CallId call) const {
+  const auto key = keys_.find(call);
+  if (key == keys_.end() || (swap_ && swap_->IsMovingIn(call))) return false;
+  const auto it = running_.find(key->second);
+  return it != running_.end() && it->second->num_remaining() == 1 && !it->second->own_prompt;
+}
+
+BlockTable Engine::TakeOver(CallId removed) {
+  BATON_CHECK(IsInFlight(removed));
+  BlockTable& blocks = removed_.at(removed)->blocks;
+  allocator_.Revive(blocks);
+  return std::move(blocks);
+}
+
+void Engine::GiveBack(Sequence& sequence) {
+  BlockTable& blocks = removed_.at(sequence.in_place_of)->blocks;
+  blocks = std::move(sequence.blocks);
+  allocator_.MarkDraining(blocks, /*stays_findable=*/true);
 }
 
 const BlockTable* Engine::FindTable(CallId call) const {

@@ -79,6 +79,16 @@ class Engine {
   // comes back from OnStepDone; or if it is not here.
   std::unique_ptr<Sequence> Remove(CallId call);
 
+  // All but the last token of a sequence that is here is computed, and its blocks hold it.
+  bool Decodes(CallId call) const;
+
+  // One that was removed amid a step in flight which has not ended.
+  const Sequence& removed(CallId call) const { return *removed_.at(call); }
+  // Its blocks, for a sequence to add that says so (Sequence::in_place_of). None starts before the
+  // steps that touch them have ended. If it is removed before, they go back to where they were, and
+  // it comes without any.
+  BlockTable TakeOver(CallId removed);
+
   // From now on the sequence, if it is here, waits for no other to finish.
   void FinishAlone(CallId call);
 
@@ -136,6 +146,8 @@ class Engine {
   // All of it is rows of one token that sample: what a follow-up can follow.
   static bool IsDecode(const StepPlan& plan);
   bool IsInFlight(CallId call) const;
+  // Undoes TakeOver.
+  void GiveBack(Sequence& sequence);
   void StartFirst(Time now);
   void StartFollowUp();
   bool MayFollow(const InFlight& first) const;

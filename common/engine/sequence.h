@@ -34,6 +34,8 @@ struct Sequence {
   Time wait_until = kNever;
   int64_t num_own = 0;       // Tokens left to compute when the engine took it.
   int64_t num_waited = 0;    // Tokens that were computed while only its last one was left.
+  // It goes on with the blocks of this call, which was removed amid a step that still touches them.
+  CallId in_place_of = 0;
   int32_t num_computed = 0;  // Leading tokens whose K/V the blocks hold, as far as it is seen.
   BlockTable blocks;
   BlockTable host_blocks;       // While preempted, if its K/V was swapped out.

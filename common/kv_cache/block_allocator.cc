@@ -71,29 +71,29 @@ BlockAllocator::~BlockAllocator() {
   BATON_CHECK(num_available() == num_blocks());
 }
 
-int32_t& BlockAllocator::CountOf(State state) {
+int32_t& BlockAllocator::CountOf(BlockCounts& counts, State state) {
   switch (state) {
     case State::kFree:
-      return counts_.free;
+      return counts.free;
     case State::kReserved:
-      return counts_.reserved;
+      return counts.reserved;
     case State::kFilling:
-      return counts_.filling;
+      return counts.filling;
     case State::kReady:
-      return counts_.ready;
+      return counts.ready;
     case State::kCached:
-      return counts_.cached;
+      return counts.cached;
     case State::kDraining:
       break;
   }
-  return counts_.draining;
+  return counts.draining;
 }
 
 void BlockAllocator::SetState(BlockId id, State state) {
-  BATON_CHECK(CountOf(blocks_[id].state) > 0);
-  --CountOf(blocks_[id].state);
+  BATON_CHECK(CountOf(counts_, blocks_[id].state) > 0);
+  --CountOf(counts_, blocks_[id].state);
   blocks_[id].state = state;
-  ++CountOf(state);
+  ++CountOf(counts_, state);
 }
 
 BlockAllocator::Found BlockAllocator::Find(std::string_view tenant, std::span<const int32_t> tokens,
@@ -298,6 +298,28 @@ void BlockAllocator::MarkDraining(BlockTable& table, bool stays_findable) {
   table.ForEachHeld(stays_findable ? table.num_sealed_ : 0, [this](BlockId id) {
     if (blocks_[id].holders == 1) SetState(id, State::kDraining);
   });
+}
+
+void BlockAllocator::Revive(BlockTable& table) {
+  BATON_CHECK(std::exchange(table.draining_, false));
+  table.ForEachHeld(table.num_sealed_, [this](BlockId id) {
+    BATON_CHECK(blocks_[id].state == State::kDraining && blocks_[id].holders == 1);
+    SetState(id, State::kFilling);
+  });
+}
+
+BlockCounts BlockAllocator::CountsWithout(const std::vector<const BlockTable*>& tables) const {
+  BlockCounts counts = counts_;
+  std::vector<int32_t> given_up(blocks_.size());
+  for (const BlockTable* table : tables) {
+    table->ForEachHeld(0, [&](BlockId id) {
+      const Block& block = blocks_[id];
+      if (++given_up[id] < block.holders) return;
+      --CountOf(counts, block.state);
+      ++(block.indexed ? counts.cached : counts.free);
+    });
+  }
+  return counts;
 }
 
 void BlockAllocator::ReturnOne(BlockId id) {

@@ -134,8 +134,15 @@ class BlockAllocator {
   // With `stays_findable` sealed ones stay READY: nothing that is in flight writes them.
   void MarkDraining(BlockTable& table, bool stays_findable = false);
 
+  // Somebody goes on with a table that was marked to stay findable: its DRAINING blocks are FILLING
+  // again.
+  void Revive(BlockTable& table);
+
   // As BlockTable::Flat of all entries, with their epochs, for a transfer; -1 where it was passed.
   std::vector<BlockRef> Refs(const BlockTable& table) const;
+
+  // counts() as they would be without `tables`.
+  BlockCounts CountsWithout(const std::vector<const BlockTable*>& tables) const;
 
   // Blocks neither free nor cached that none of `tables` holds: leaked ones.
   int32_t CountUnowned(const std::vector<const BlockTable*>& tables) const;
@@ -176,7 +183,7 @@ class BlockAllocator {
   void Begin(BlockTable& table);
 
   void SetState(BlockId id, State state);
-  int32_t& CountOf(State state);
+  static int32_t& CountOf(BlockCounts& counts, State state);
   BlockId TakeOne();
   void ReturnOne(BlockId id);
 

@@ -28,6 +28,8 @@ struct SendAsked {
 // The router cancelled the call, its deadline passed, or the connection broke.
 struct CallBroken {
   CallId call = 0;
+  // With the session of all calls of that router, so that it may want to go on with this one.
+  bool session_ended = false;
 };
 // Finish what runs, take nothing new.
 struct Drain {};

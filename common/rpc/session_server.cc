@@ -63,7 +63,7 @@ void SessionServer::Flush() {
 }
 
 void SessionServer::Break(uint64_t call, const absl::Status& status) {
-  if (EndCall(call, status)) options_.hooks.on_broken(call);
+  if (EndCall(call, status)) options_.hooks.on_broken(call, /*session_ended=*/false);
 }
 
 bool SessionServer::Forget(uint64_t call) {
@@ -148,7 +148,7 @@ void SessionServer::BreakAll() {
     }
     open_.clear();
   }
-  for (const uint64_t call : broken) options_.hooks.on_broken(call);
+  for (const uint64_t call : broken) options_.hooks.on_broken(call, /*session_ended=*/true);
 }
 
 void SessionServer::Abandon() {
@@ -219,7 +219,7 @@ absl::Status SessionServer::TakeAsked(const v1::CallAsked& asked) {
     return absl::DataLossError(absl::StrCat("call ", asked.call(), " was not opened"));
   }
   if (asked.has_cancel()) {
-    if (Forget(asked.call())) options_.hooks.on_broken(asked.call());
+    if (Forget(asked.call())) options_.hooks.on_broken(asked.call(), /*session_ended=*/false);
     absl::MutexLock lock(&mutex_);
     output_.DropBulk(asked.call());
     return absl::OkStatus();

@@ -28,8 +28,9 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   struct Hooks {
     // What the router asks, in order, cancels apart. An error ends the call that it is about.
     std::function<absl::Status(uint64_t call, const v1::CallAsked& asked)> on_asked;
-    // Once for each call that was taken, unless the worker ended it.
-    std::function<void(uint64_t call)> on_broken;
+    // Once for each call that was taken, unless the worker ended it; alone, or as all others with
+    // the session.
+    std::function<void(uint64_t call, bool session_ended)> on_broken;
     // The router says, before it opens a call, that its session of this key has ended.
     std::function<void(uint32_t key)> on_replaced;
     // That was said of this key: nothing is taken of its session any more.

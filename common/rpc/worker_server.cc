@@ -202,8 +202,8 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                   return Take(number << kCallBits | call, asked);
                                 },
                             .on_broken =
-                                [this, number](uint64_t call) {
-                                  Post(inbox_, CallBroken{.call = number << kCallBits | call});
+                                [this, number](uint64_t call, bool session_ended) {
+                                  BreakCall(number, call, session_ended);
                                 },
                             .on_replaced = [this](uint32_t key) { EndSession(key); },
                             .has_ended = [this](uint32_t key) { return ended_keys_.Contains(key); },
@@ -364,6 +364,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   void EndSession(uint32_t key) {
     ended_keys_.Add(key);
     for (const auto& session : Sessions()) session->AbandonIf(key);
+  }
+
+  void BreakCall(uint64_t number, uint64_t call, bool with_session) {
+    Post(inbox_, CallBroken{number << kCallBits | call, /*session_ended=*/with_session});
   }
 
   void ForgetSession(uint64_t number) {

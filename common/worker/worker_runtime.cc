@@ -440,6 +440,7 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
       {"self_prefills", "Prompts computed here: no handoff worked, or no prefill worker."},
       {"joined_choices", "Further choices of a prompt whose K/V was here, without a handoff."},
       {"returned_answers", "Answers that went on here after their router's session had ended."},
+      {"resumed_answers", "Of those, answers of which nothing was computed again."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},
       {"sends", "Finished KV sent to another decode worker without prefill."},
       {"kept_expired", "Finished KV given up because nobody asked for it in time."}};
@@ -448,9 +449,8 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
 
 void WorkerRuntime::ExportOwn() {
   for (const auto& [name, value] : snapshot().own) {
-    const std::string key = name;
-    metrics_.Export(absl::StrCat("baton_", key, "_total"), HelpOf(key), MetricKind::kCounter,
-                    [this, key] {
+    metrics_.Export(absl::StrCat("baton_", name, "_total"), HelpOf(name), MetricKind::kCounter,
+                    [this, key = std::string(name)] {
                       std::vector<MetricSample> samples;
                       for (const auto& [one, count] : snapshot().own) {
                         if (one == key) samples.push_back({.labels = {}, .value = double(count)});

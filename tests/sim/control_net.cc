@@ -257,19 +257,19 @@ void ControlNet::CloseForRouter(size_t id, absl::Status status, Time when) {
   });
 }
 
-void ControlNet::CloseForWorker(size_t id, Time when) {
+void ControlNet::CloseForWorker(size_t id, Time when, bool session_ended) {
   Call& call = calls_[id];
   if (std::exchange(call.closed_for_worker, true)) return;
   call.to_worker = std::max(call.to_worker, when);
   NetWorker* worker = workers_[call.worker];
   if (!worker->host().up() || worker->host().epoch() != call.worker_epoch) return;
   world_.Note(id * 2 + 1);
-  worker->host().At(call.to_worker, [this, worker, id] {
+  worker->host().At(call.to_worker, [this, worker, id, session_ended] {
     world_.Mark();
     if (trace_.on()) {
       trace_.Add(world_.now(), worker->host().column(), absl::StrCat("call ", id + 1, " broken"));
     }
-    worker->Deliver(CallBroken{id + 1});
+    worker->Deliver(CallBroken{.call = id + 1, .session_ended = session_ended});
   });
 }
 
@@ -307,7 +307,7 @@ void ControlNet::BreakLink(int r, int w, const std::string& why, bool is_unheard
     if (is_unheard) {
       link.unheard.push_back(id);
     } else {
-      CloseForWorker(id, at_worker);
+      CloseForWorker(id, at_worker, /*session_ended=*/true);
     }
   }
   link.calls.clear();
@@ -328,7 +328,9 @@ void ControlNet::EndSession(int r, int w) {
 }
 
 void ControlNet::HearEnds(int r, int w) {
-  for (const size_t id : std::exchange(LinkOf(r, w).unheard, {})) CloseForWorker(id, world_.now());
+  for (const size_t id : std::exchange(LinkOf(r, w).unheard, {})) {
+    CloseForWorker(id, world_.now(), /*session_ended=*/true);
+  }
 }
 
 // Nobody listens where a process has died, unless the router cannot ask.

@@ -158,7 +158,7 @@ class ControlNet {
   // The stream is reset: both sides notice, each in its own time.
   void Break(size_t call, const std::string& why);
   void CloseForRouter(size_t call, absl::Status status, Time when);
-  void CloseForWorker(size_t call, Time when);
+  void CloseForWorker(size_t call, Time when, bool session_ended = false);
   void BreakLink(int router, int worker, const std::string& why, bool is_unheard = false);
   void HearEnds(int router, int worker);
   void FindGone(int router, int worker);

@@ -112,12 +112,13 @@ struct Sum {
     std::printf(
         "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves "
         "%ld, retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, "
-        "joined %ld of %ld, returned %ld, hung %ld, unanswered %ld, holds expired %ld, stale mail "
-        "%ld\n",
+        "joined %ld of %ld, returned %ld, parked %ld, resumed %ld, of those amid a step %ld, hung "
+        "%ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
         workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,
         routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
         workers.sends, workers.computed_here, workers.joined, routers.joins, routers.returns,
-        routers.hung_workers, routers.unanswered, routers.holds_expired, routers.stale_mail);
+        workers.parked, workers.resumed, workers.economy.resumed_amid_step, routers.hung_workers,
+        routers.unanswered, routers.holds_expired, routers.stale_mail);
     PrintEconomy();
     std::printf(
         "control messages: requests damaged %ld, events %ld, ends %ld; events lost %ld, repeated "
@@ -178,6 +179,8 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
                        sum.workers.rebinds,
                        sum.workers.sends,
                        sum.workers.computed_here,
+                       sum.workers.resumed,
+                       economy.resumed_amid_step,
                        sum.routers.moves,
                        sum.routers.retries,
                        sum.routers.returns,

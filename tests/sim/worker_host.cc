@@ -362,6 +362,7 @@ std::string WorkerHost::AuditHolds() {
     num_waiting += call.state == "WAITING" ? 1 : 0;
     const Duration limit = call.state == "KEPT"      ? seconds(10)
                            : call.state == "UNBOUND" ? seconds(5)
+                           : call.state == "PARKED"  ? seconds(2)
                                                      : Duration::max();
     if (limit == Duration::max()) continue;
     const std::string key =
@@ -388,7 +389,7 @@ std::string WorkerHost::AuditLedger(const WorkerAudit& audit) {
                .swaps = p.decode->num_swaps(),
                .revoked = p.decode->counters().revoked};
   }
-  const std::string bad = p.ledger->Check(audit, counted, p.step_pending);
+  const std::string bad = p.ledger->Check(audit, counted, p.step_pending, LocalNow());
   if (std::exchange(p.cancels_moving, false)) {
     for (const SequenceId& sequence : p.ledger->Moving()) options_.cancel(sequence);
   }
@@ -401,6 +402,9 @@ std::string WorkerHost::Audit() {
   for (const auto& port : process_->ports) port->Check();
   if (std::string bad = AuditHolds(); !bad.empty()) return bad;
   if (std::string bad = process_->allocator->Audit(); !bad.empty()) return "I1: " + bad;
+  if (process_->Status().blocks.total() != process_->allocator->num_blocks()) {
+    return "I1: what is told of the blocks is not all of them";
+  }
   const BlockAllocator* host_pool = process_->decode ? process_->decode->host_pool() : nullptr;
   if (host_pool == nullptr) return "";
   const std::string bad = host_pool->Audit();
@@ -451,6 +455,8 @@ WorkerHost::Totals& WorkerHost::Totals::operator+=(const Totals& other) {
   sends += other.sends;
   computed_here += other.computed_here;
   joined += other.joined;
+  parked += other.parked;
+  resumed += other.resumed;
   handoffs_failed += other.handoffs_failed;
   economy += other.economy;
   return *this;
@@ -468,6 +474,8 @@ WorkerHost::Totals WorkerHost::totals() const {
     t.rebinds += process_->decode->counters().rebinds;
     t.computed_here += process_->decode->counters().computed_here;
     t.joined += process_->decode->counters().joined;
+    t.parked += process_->decode->counters().parked;
+    t.resumed += process_->decode->counters().resumed;
     t.handoffs_failed += process_->decode->counters().handoffs_failed;
   } else {
     t.sends += process_->prefill->counters().sends;

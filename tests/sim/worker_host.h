@@ -51,6 +51,8 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int64_t sends = 0;
     int64_t computed_here = 0;
     int64_t joined = 0;
+    int64_t parked = 0;
+    int64_t resumed = 0;
     int64_t handoffs_failed = 0;
     WorkerLedger::Totals economy;
     Totals& operator+=(const Totals& other);

@@ -17,6 +17,7 @@ WorkerLedger::Totals& WorkerLedger::Totals::operator+=(const Totals& other) {
   unjudged += other.unjudged;
   ended_moving_out += other.ended_moving_out;
   ended_moving_in += other.ended_moving_in;
+  resumed_amid_step += other.resumed_amid_step;
   ended_without_row += other.ended_without_row;
   return *this;
 }
@@ -44,6 +45,7 @@ WorkerLedger::Account& WorkerLedger::Open(CallId call, const Request& request, T
 
 void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
   if (auto* decode = std::get_if<DecodeOpened>(&mail)) {
+    opened_ = true;
     Account& account = Open(decode->call, decode->request, now);
     account.own = decode->request.compute_prompt;
     account.joins = decode->request.prefill == 0 && !account.own;
@@ -55,6 +57,7 @@ void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
     // What was emitted before, or is owed to the client at once, waits for nobody.
     if (is_whole && r.sampling.num_prompt_logprobs < 0) account.finishes_with = r.handoff->decode;
   } else if (auto* broken = std::get_if<CallBroken>(&mail)) {
+    if (broken->session_ended) NoteSessionEnd(broken->call, now);
     if (accounts_.erase(broken->call) > 0) NoteEnd(broken->call);
   } else if (auto* rebind = std::get_if<RebindAsked>(&mail)) {
     OnRebind(rebind->request);
@@ -134,6 +137,41 @@ void WorkerLedger::NoteEnd(CallId call) {
   totals_.ended_without_row += has_row ? 0 : 1;
 }
 
+// What has but its last token to compute stays, and nothing is computed for it.
+void WorkerLedger::NoteSessionEnd(CallId call, Time now) {
+  const auto it = accounts_.find(call);
+  if (options_.role != Role::kDecode || draining_) return;
+  if (it == accounts_.end() || !it->second.runs()) return;
+  const Account& account = it->second;
+  const auto is_sibling = [&](const Account& other) {
+    return &other != &account && other.sequence == account.sequence;
+  };
+  if (Any(is_sibling)) return;
+  const bool is_moving = std::ranges::count(in_flight_.moved_in, call) > 0;
+  parked_[account.sequence] = {
+      .call = call,
+      .num_tokens = account.num_tokens,
+      .told = account.told,
+      .until = now + std::chrono::seconds(2),
+      .must_stay = account.computed == account.num_tokens - 1 && !account.own && !is_moving};
+}
+
+// The call goes on with what is parked of its sequence, and is told what its router has not heard.
+bool WorkerLedger::Resumes(Account& account) {
+  const auto it = parked_.find(account.sequence);
+  if (it == parked_.end() || !it->second.is_here) return false;
+  const Parked& parked = it->second;
+  const int32_t lacks = parked.num_tokens - account.num_tokens;
+  if (lacks < 0 || lacks > parked.told) return false;
+  const auto& rows = in_flight_.rows;
+  const bool in_step = std::ranges::find(rows, parked.call, &Row::call) != rows.end();
+  totals_.resumed_amid_step += in_step ? 1 : 0;
+  account.computed = account.most = parked.num_tokens - 1;
+  account.resumes = true;
+  parked_.erase(it);
+  return true;
+}
+
 std::vector<SequenceId> WorkerLedger::Moving() const {
   std::vector<SequenceId> moving;
   for (const auto* calls : {&in_flight_.moved_out, &in_flight_.moved_in}) {
@@ -190,8 +228,10 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
     if (!account.returns) CheckTaking();
     account.state = State::kRunning;
     account.has_blocks = true;
-    account.computed = (account.num_tokens - 1) / device_.block_size() * device_.block_size();
-    account.most = *account.computed;
+    if (!Resumes(account)) {
+      account.computed = (account.num_tokens - 1) / device_.block_size() * device_.block_size();
+      account.most = *account.computed;
+    }
   }
   if (account.state == State::kOpened && account.own) {
     CheckTaking();
@@ -219,6 +259,7 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
   }
   if (!tokens.outputs.empty()) account.own = false;
   account.num_tokens += static_cast<int32_t>(tokens.outputs.size());
+  account.told = std::min(8, account.told + static_cast<int32_t>(tokens.outputs.size()));
 }
 
 void WorkerLedger::OnClose(CallId call, const absl::Status& status) {

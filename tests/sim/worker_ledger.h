@@ -56,6 +56,7 @@ class WorkerLedger {
     // Calls that ended while their blocks were copied to the host, and from it.
     int64_t ended_moving_out = 0;
     int64_t ended_moving_in = 0;
+    int64_t resumed_amid_step = 0;
     int64_t ended_without_row = 0;  // Of the latter: nothing else of the step held their blocks.
     Totals& operator+=(const Totals& other);
   };
@@ -82,7 +83,7 @@ class WorkerLedger {
     (follows_now_ ? follow_up_ : started_) = &plan;
   }
   // After each event; empty, or the rule that was broken. `is_late`: the node's Step is still due.
-  std::string Check(const WorkerAudit& audit, const Counted& counted, bool is_late);
+  std::string Check(const WorkerAudit& audit, const Counted& counted, bool is_late, Time now);
   const Totals& totals() const { return totals_; }
   // Whose blocks the step in flight copies to or from the host.
   std::vector<SequenceId> Moving() const;
@@ -102,6 +103,8 @@ class WorkerLedger {
     bool joins = false;        // No handoff: all full blocks before its last token are here.
     bool returns = false;      // Likewise, of an answer that was computed here before.
     bool own = false;          // No handoff: its prompt is computed here, and no token came yet.
+    bool resumes = false;      // It has all that another call of its sequence had.
+    int32_t told = 0;          // Tokens of it that are said again if need be.
     bool transfer_open = false;
     bool has_blocks = false;  // While running: else it waits for all of them.
     // Tokens whose K/V it holds; none: not known before its next row, but not fewer than `least`.
@@ -124,6 +127,15 @@ class WorkerLedger {
   struct Row {
     CallId call = 0;
     int32_t num_tokens = 0;
+  };
+  // A call that ended with its session, and may be gone on with.
+  struct Parked {
+    CallId call = 0;
+    int32_t num_tokens = 0;
+    int32_t told = 0;
+    Time until{};
+    bool must_stay = false;  // Unless others need its blocks.
+    bool is_here = false;    // By the last audit.
   };
   // The step in flight.
   struct InFlight {
@@ -154,6 +166,8 @@ class WorkerLedger {
   void OnRebind(const RebindRequest& request);
   void OnStepDone(const StepDone& done);
   void NoteEnd(CallId call);
+  void NoteSessionEnd(CallId call, Time now);
+  bool Resumes(Account& account);
   void OnTokens(Account& account, const TokensEvent& tokens);
   void CheckTaking();
   void OnReserved(Account& account, const ReservedEvent& reserved);
@@ -163,6 +177,7 @@ class WorkerLedger {
   // Check, in worker_ledger_check.cc.
   void Compare(const WorkerAudit& audit, bool is_late);
   void CompareOne(CallId call, Account& account, const HeldCall& held);
+  void ComparePark(const WorkerAudit& audit, Time now);
   void CheckAdmission(bool is_late);
   void CheckGivingWay(const Counted& counted);
   void CheckNeedy();
@@ -198,6 +213,7 @@ class WorkerLedger {
   const BlockAllocator& device_;
   const BlockAllocator* host_;
   Accounts accounts_;
+  std::map<SequenceId, Parked> parked_;
   bool draining_ = false;
   InFlight in_flight_;
   bool host_is_known_ = true;
@@ -207,6 +223,7 @@ class WorkerLedger {
   Totals totals_;
   const StepPlan* follow_up_ = nullptr;  // Of the step in flight.
   // In this event.
+  bool opened_ = false;  // A call.
   const StepPlan* started_ = nullptr;
   const StepPlan* promoted_ = nullptr;  // A follow-up whose turn it is.
   bool follows_now_ = false;            // One started.

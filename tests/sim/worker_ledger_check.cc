@@ -34,7 +34,7 @@ void WorkerLedger::CompareOne(CallId call, Account& account, const HeldCall& hel
 void WorkerLedger::Compare(const WorkerAudit& audit, bool is_late) {
   auto at = accounts_.begin();
   for (const HeldCall& held : audit.calls) {
-    if (held.state == "ENDING") continue;
+    if (held.state == "ENDING" || held.state == "PARKED") continue;
     if (at == accounts_.end() || at->second.sequence != held.sequence) {
       return Violate("a call is live that was not opened, or has ended");
     }
@@ -47,6 +47,31 @@ void WorkerLedger::Compare(const WorkerAudit& audit, bool is_late) {
   const auto age = [this](CallId call) { return accounts_.at(call).age; };
   std::ranges::sort(preempted_, std::greater{}, age);
   std::ranges::sort(come_back_, std::less{}, age);
+}
+
+// What is parked ran in a session that ended, and is given up in time, or for somebody.
+void WorkerLedger::ComparePark(const WorkerAudit& audit, Time now) {
+  std::set<SequenceId> here;
+  for (const HeldCall& held : audit.calls) {
+    if (held.state != "PARKED") continue;
+    if (!parked_.contains(held.sequence)) Violate("what is parked did not run, or went on");
+    if (!here.insert(held.sequence).second) Violate("a sequence is parked twice");
+  }
+  for (auto it = parked_.begin(); it != parked_.end();) {
+    Parked& parked = it->second;
+    if (here.contains(it->first)) {
+      parked.is_here = true;
+      ++it;
+      continue;
+    }
+    const auto has_it = [&](const Account& account) { return account.sequence == it->first; };
+    const bool may_be_needed = opened_ || started_ != nullptr || in_flight_.step == 0;
+    const bool may_go = draining_ || now >= parked.until || may_be_needed || Any(has_it);
+    if ((parked.must_stay || parked.is_here) && !may_go) {
+      Violate("an answer may return, and its blocks are given up for nobody");
+    }
+    it = parked_.erase(it);
+  }
 }
 
 // ---- Order -------------------------------------------------------------------------------------
@@ -78,6 +103,9 @@ void WorkerLedger::CheckGivingWay(const Counted& counted) {
     Violate("revoked reservations are not counted");
   }
   CheckNeedy();
+  if (!(preempted_.empty() && revoked_.empty()) && !parked_.empty()) {
+    Violate("blocks are taken from somebody while others are parked");
+  }
   if (preempted_.empty()) return;
   if (was_revoking_ && revoking_) {
     Violate("a sequence is preempted while a reservation's blocks are coming back");
@@ -218,7 +246,7 @@ void WorkerLedger::CheckHost() {
 void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
   auto at = accounts_.begin();
   for (const HeldCall& held : audit.calls) {
-    if (held.state == "ENDING") continue;
+    if (held.state == "ENDING" || held.state == "PARKED") continue;
     const Account& account = (at++)->second;
     if (!account.runs()) continue;
     const int32_t computed = account.computed.value_or(account.least);
@@ -226,7 +254,9 @@ void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
                           std::ranges::find(follow_up_->rows, account.rows_as, [](const auto& row) {
                             return row.sampling.get();
                           }) != follow_up_->rows.end();
-    if (held.num_blocks > BlocksOf(account.num_tokens + (has_next ? 1 : 0), computed)) {
+    // One that resumed may have had a follow-up.
+    const bool may_have_next = has_next || account.resumes;
+    if (held.num_blocks > BlocksOf(account.num_tokens + (may_have_next ? 1 : 0), computed)) {
       Violate(absl::StrCat("a call holds ", held.num_blocks, " blocks of ", account.num_tokens,
                            " tokens, of which ", computed, " are computed"));
     }
@@ -405,13 +435,15 @@ void WorkerLedger::CheckFinishing(const std::set<CallId>& decodes) {
   }
 }
 
-std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted, bool is_late) {
+std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted, bool is_late,
+                                Time now) {
   if (started_ != nullptr) {
     in_flight_ = {.step = started_->step};
     in_flight_.num_arriving = started_->swap_in.size();
   }
   ran_before_ = CountRunning();
   Compare(audit, is_late);
+  ComparePark(audit, now);
   if (!violation_.empty()) return violation_;
   CheckGivingWay(counted);
   NotePreemptions();
@@ -430,6 +462,7 @@ std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted
   CheckHeld(audit);
   last_ = counted;
   was_revoking_ = revoking_.has_value();
+  opened_ = false;
   started_ = promoted_ = nullptr;
   revoked_.clear();
   preempted_.clear();

@@ -44,7 +44,8 @@ class SessionServerTest : public ::testing::Test {
   void ExpectEnded(HandmadeRouter& router, grpc::StatusCode code) {
     EXPECT_EQ(router.Finish().error_code(), code);
     for (size_t i = 0; i < opened_.size(); ++i) {
-      EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+      const auto broken = worker_.inbox.Next<CallBroken>();
+      EXPECT_TRUE(broken.has_value() && broken->session_ended);
     }
     EXPECT_FALSE(worker_.inbox.Next<CallBroken>(absl::Milliseconds(100)).has_value());
   }
@@ -116,6 +117,7 @@ TEST_F(SessionServerTest, WhatIsAskedOfACallThatHasEndedIsANoOp) {
   const auto broken = worker_.inbox.Next<CallBroken>();
   ASSERT_TRUE(broken.has_value());
   EXPECT_EQ(broken->call, opened_[1]);
+  EXPECT_FALSE(broken->session_ended) << "it was cancelled alone";
   EXPECT_EQ(worker_.inbox.Count<RebindAsked>(), 0);
   const auto told = router.end().ReadCalls();
   ASSERT_TRUE(told.has_value());
