@@ -1,5 +1,6 @@
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/floats.h"
+#include "kernels/cuda/ring.h"
 #include "tests/gpu/bench/tensor_peak.h"
 
 namespace baton::cuda {
