@@ -332,7 +332,9 @@ def workload_e(bench, quick):
             before = [side.metric(f"baton_{name}_total") for name in names]
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 running = pool.submit(bench.load, side.port, bodies, streams, rate)
-                await_true(lambda: side.metric("baton_requests_running") >= streams, 60, "all run")
+                # On a busy machine some may be refused, or late: the row of returns tells.
+                enough = streams if quick else 0.9 * streams
+                await_true(lambda: side.metric("baton_requests_running") >= enough, 60, "all run")
                 link.set(down=Faults(flip_at=(2000,)))
                 await_true(lambda: link.counts["flipped"], 60, "a bit is flipped", pause=0.002)
                 link.set()
