@@ -44,9 +44,7 @@ int64_t SessionMemory::Share::bytes() const {
   return bytes_;
 }
 
-bool SessionMemory::Share::IsHalfFull() const {
-  return bytes() > memory_->limit_ / kParts / 2;
-}
+bool SessionMemory::Share::IsHalfFull() const { return bytes() > memory_->limit_ / kParts / 2; }
 
 void SessionMemory::AddTo(Share& share, int64_t bytes) {
   share.bytes_ += bytes;

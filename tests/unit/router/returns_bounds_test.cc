@@ -113,7 +113,7 @@ TEST(ReturnsLooksTest, NothingIsLookedAtBeforeSomethingIsHeardOfItsWorker) {
   directory.Take(sequence.decode, 0, 5);
   directory.Release(sequence.decode);
   directory.OnDown(0, "connection lost", now);
-  returns.Begin(sequence, absl::UnavailableError("connection lost"), now);
+  returns.Begin(sequence, CallClosed{.status = absl::UnavailableError("connection lost")}, now);
   EXPECT_FALSE(returns.Next(now).has_value());
   EXPECT_EQ(returns.NextLook(), now + seconds(1));
   directory.OnUp(0, hello, now);
