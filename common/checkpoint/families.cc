@@ -368,9 +368,15 @@ absl::StatusOr<const Family*> FindFamily(JsonFields& config) {
     return &family;
   }
   const bool by_type = architecture.empty();
+  // Phi-3-small's; its fields are named after it.
+  const char* const why =
+      (by_type ? model_type == "phi3small" : architecture == "Phi3SmallForCausalLM")
+          ? ", whose block-sparse attention (\"blocksparse_block_size\", "
+            "\"blocksparse_num_local_blocks\") is not supported"
+          : "";
   return absl::UnimplementedError(absl::StrCat(
       config.where(), ": field \"", by_type ? "model_type" : "architectures", "\" is ",
-      ShowJson(by_type ? model_type : architecture), "; supported architectures: ", known));
+      ShowJson(by_type ? model_type : architecture), why, "; supported architectures: ", known));
 }
 
 const TensorNames& NamesOf(absl::string_view architecture) {

@@ -59,6 +59,13 @@ double HeldBytes(const KvLayout& layout, int32_t num_tokens) {
   return static_cast<double>(table.num_held()) * static_cast<double>(BlockBytes(layout));
 }
 
+// Bytes of the blocks that a prefill worker takes for a prompt before it is computed: all tokens in
+// each group. What windows have passed goes back as it is computed.
+double PeakBytes(const KvLayout& layout, int32_t num_tokens) {
+  const int32_t entries = (num_tokens + kBlockSize - 1) / kBlockSize;
+  return static_cast<double>(entries) * NumGroups(layout) * static_cast<double>(BlockBytes(layout));
+}
+
 double SentBytes(const KvLayout& layout, int32_t num_tokens) {
   int64_t bytes = 0;
   for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
@@ -87,6 +94,7 @@ std::vector<Row> Count() {
       };
       add("held", HeldBytes);
       add("handed over", SentBytes);
+      add("P at its peak", PeakBytes);
     }
   }
   return rows;

@@ -24,6 +24,32 @@ class JoinedChoiceTest : public DecodeNodeHarness {
     request.prefill = 0;
     Open(call, std::move(request));
   }
+  // Both want more blocks than there are.
+  void RunBothUntilOneIsPreempted() {
+    Run(1, 10, 25);
+    DecodeRequest request = Request(1, 10, 25);
+    request.sequence = {1, 2};
+    request.prefill = 0;
+    Open(2, std::move(request));
+    for (int step = 0; step < 25 && node_.Status().preempted == 0; ++step) FinishStep();
+    ASSERT_EQ(node_.Status().preempted, 1);
+    EXPECT_EQ(outbox_.Closed(1), std::nullopt);
+  }
+  // Of the step in flight.
+  const StepRow* RowOf(uint64_t counter) const {
+    for (const StepRow& row : runner_.plans.back()->rows) {
+      if (row.sequence.counter == counter) return &row;
+    }
+    return nullptr;
+  }
+  void RunToTheEnd() {
+    for (int step = 0; step < 60 && !node_.idle(); ++step) FinishStep();
+    for (const CallId call : {1, 2}) {
+      EXPECT_EQ(outbox_.Closed(call), Code::kOk);
+      EXPECT_EQ(Tokens(call).size(), 25u);
+    }
+    EXPECT_EQ(pool_.num_available(), pool_.num_blocks());
+  }
   // The rest of an answer, of which these tokens are known, in a call of its own.
   void Return(CallId call, const std::vector<int32_t>& emitted, uint64_t of = 1,
               int32_t length = 9) {
@@ -38,6 +64,11 @@ class JoinedChoiceTest : public DecodeNodeHarness {
 class ReturnsInFewRowsTest : public JoinedChoiceTest {
  protected:
   ReturnsInFewRowsTest() : JoinedChoiceTest({.chunk_tokens = 16, .max_batch_sequences = 4}) {}
+};
+
+class JoinedChoiceWithSwapTest : public JoinedChoiceTest {
+ protected:
+  JoinedChoiceWithSwapTest() : JoinedChoiceTest({.chunk_tokens = 8, .swap_blocks = 16}) {}
 };
 
 class JoinedChoiceInAWindowTest : public JoinedChoiceTest {
@@ -109,6 +140,39 @@ TEST_F(JoinedChoiceTest, OutlivesTheFirst) {
 }
 
 // ---- An answer whose session ended returns -----------------------------------------------------
+
+TEST_F(JoinedChoiceTest, TheFirstMayBeCancelledAmidAStepOfBoth) {
+  Run(1, 10);
+  Join(2, 10);
+  FinishStep();
+  Handle(CallBroken{1});
+  FinishStep(56);
+  FinishStep(57);
+  EXPECT_THAT(Tokens(2), ElementsAre(Pair(10, 56), Pair(11, 57)));
+  Handle(CallBroken{2});
+  FinishStep();
+  EXPECT_TRUE(node_.idle());
+}
+
+TEST_F(JoinedChoiceTest, APreemptedOneFindsThePromptThatTheFirstHolds) {
+  RunBothUntilOneIsPreempted();
+  // The younger: of its blocks those of the prompt are the first one's too.
+  for (int step = 0; step < 30 && node_.Status().preempted > 0; ++step) FinishStep();
+  const StepRow* row = RowOf(2);
+  ASSERT_NE(row, nullptr);
+  EXPECT_GE(row->context_len, 8);
+  RunToTheEnd();
+}
+
+TEST_F(JoinedChoiceWithSwapTest, ASwappedOneComesBackWithAllThatItHeld) {
+  RunBothUntilOneIsPreempted();
+  const int32_t length = 10 + static_cast<int32_t>(Tokens(2).size());
+  for (int step = 0; step < 30 && node_.Status().preempted > 0; ++step) FinishStep();
+  const StepRow* row = RowOf(2);
+  ASSERT_NE(row, nullptr);
+  EXPECT_GE(row->context_len, length - 1);
+  RunToTheEnd();
+}
 
 TEST_F(JoinedChoiceTest, AnAnswerReturnsAmidAStepToAllThatIsFull) {
   Run(1, 9);

@@ -117,6 +117,18 @@ TEST(ModelConfigTest, UnknownArchitecturesAreRefusedWithTheListOfKnownOnes) {
   EXPECT_THAT(Error("LlamaForCausalLM", {{"architectures", nullptr}}), HasSubstr("model_type"));
 }
 
+TEST(ModelConfigTest, Phi3SmallIsRefusedForItsBlockSparseAttention) {
+  EXPECT_THAT(Error("Phi3SmallForCausalLM", {{"model_type", "phi3small"},
+                                             {"blocksparse_block_size", 64},
+                                             {"dense_attention_every_n_layers", 2}}),
+              AllOf(HasSubstr("\"architectures\" is \"Phi3SmallForCausalLM\""),
+                    HasSubstr("block-sparse attention (\"blocksparse_block_size\""),
+                    HasSubstr("Phi3ForCausalLM")));
+  EXPECT_THAT(
+      Error("Phi3SmallForCausalLM", {{"architectures", nullptr}, {"model_type", "phi3small"}}),
+      AllOf(HasSubstr("\"model_type\" is \"phi3small\""), HasSubstr("block-sparse")));
+}
+
 TEST(ModelConfigTest, SizesAreCheckedForTypeRangeAndRatio) {
   const std::string llama = "LlamaForCausalLM";
   EXPECT_THAT(Error(llama, {{"hidden_size", "32"}}),
