@@ -2,9 +2,9 @@
 # with one label. The target tests-LABEL builds all programs of a label. Unit tests run in the
 # sanitizer build, but OPTIMISED ones, which judge time or memory, in an optimised one, label `optimised`.
 # Tests start in the order of their COST, in seconds. They take two of ctest's slots, a core; those
-# that mostly wait (WAITS) one.
+# that mostly wait (WAITS) one. SHARDS of a program are as many ctests, which share its cases out.
 function(project_test)
-  cmake_parse_arguments(ARG "OPTIMISED;WAITS" "NAME;LABEL;TIMEOUT;COST" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED;WAITS" "NAME;LABEL;TIMEOUT;COST;SHARDS" "SRCS;DEPS" ${ARGN})
   if(NOT BATON_TESTS)
     return()
   endif()
@@ -22,7 +22,18 @@ function(project_test)
     # They compute what they compare with.
     target_compile_options(${ARG_NAME} PRIVATE -O1)
   endif()
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(ARG_SHARDS)
+    math(EXPR last "${ARG_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      add_test(NAME ${ARG_NAME}_${shard} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+               COMMAND ${CMAKE_COMMAND} -E env GTEST_TOTAL_SHARDS=${ARG_SHARDS}
+                       GTEST_SHARD_INDEX=${shard} $<TARGET_FILE:${ARG_NAME}>)
+      list(APPEND tests ${ARG_NAME}_${shard})
+    endforeach()
+  else()
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set(tests ${ARG_NAME})
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -36,11 +47,11 @@ function(project_test)
     add_custom_target(tests-${label})
   endif()
   add_dependencies(tests-${label} ${ARG_NAME})
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
+  set_tests_properties(${tests} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
   if(ARG_WAITS)
-    set_tests_properties(${ARG_NAME} PROPERTIES PROCESSORS 1)
+    set_tests_properties(${tests} PROPERTIES PROCESSORS 1)
   endif()
   if(ARG_COST)
-    set_tests_properties(${ARG_NAME} PROPERTIES COST ${ARG_COST})
+    set_tests_properties(${tests} PROPERTIES COST ${ARG_COST})
   endif()
 endfunction()

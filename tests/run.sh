@@ -13,7 +13,7 @@
 #                              others keep busy. One that passes then is named in the summary
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
 #                              under ASan + UBSan, tsan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
-# Prints the time per label, the slowest steps, what could not run, and PASS or FAIL in its last line.
+# Prints the time per label, the slowest steps and their CPU time, what could not run, and PASS or FAIL in its last line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,10 +40,16 @@ done
 
 begin=$SECONDS
 took() { printf '%d:%02d' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)); }
-steps=build/steps.txt  # Seconds and name of each step, for the summary.
+steps=build/steps.txt  # Seconds, CPU seconds and name of each step, for the summary.
+# CPU seconds of all that this shell has waited for; `times` knows them in this shell alone.
+count_cpu() {
+  times >build/times.txt
+  cpu=$(awk -F '[ms ]+' 'NR == 2 {printf "%d", 60 * ($1 + $3) + $2 + $4}' build/times.txt)
+}
 step() {
-  if [ -n "${current:-}" ]; then echo "$((SECONDS - since)) $current" >>"$steps"; fi
-  current=$* since=$SECONDS
+  count_cpu
+  if [ -n "${current:-}" ]; then echo "$((SECONDS - since)) $((cpu - spent)) $current" >>"$steps"; fi
+  current=$* since=$SECONDS spent=$cpu
   printf '\n==> [%s] %s\n' "$(took)" "$*"
 }
 fail() { printf '\nFAIL: %s after %s\n' "$*" "$(took)"; exit 1; }

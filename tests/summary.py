@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Sums up what ctest left in build/PRESET/NAME.{log,xml}: time per label, the slowest steps of the run
-and its slowest tests, what could not run, failures, verdict.
+with their CPU time and its slowest tests, what could not run, failures, verdict.
 
 Usage: summary.py ELAPSED PRESET/NAME...   Exits 1 unless every test ran and passed. A kernel set that a
 test left out is a failure if this CPU has what the set needs.
@@ -96,7 +96,8 @@ def slowest(build, summary):
     """The ten longest of the run's steps, and of its tests."""
     steps = build / "steps.txt"
     lines = steps.read_text().splitlines() if steps.exists() else []
-    steps = [(float(seconds), name) for seconds, name in (line.split(" ", 1) for line in lines)]
+    steps = [(float(seconds), f"{int(cpu):6} s CPU  {name}")
+             for seconds, cpu, name in (line.split(" ", 2) for line in lines)]
     for what, times in (("step", steps), ("test", summary.times)):
         for seconds, name in sorted(times, reverse=True)[:10]:
             print(f"  {what} {seconds:8.1f} s  {name}")

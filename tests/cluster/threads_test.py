@@ -12,9 +12,12 @@ import sys
 import time
 import unittest
 
-from running_cluster import RunningCluster
+from running_cluster import MODEL, RunningCluster
 
 BATON = None
+LIMIT_S = 60
+# There with certificates, a library, keys or names only.
+OPTIONAL = {"nccl", "tls-watch", "key-watch", "api-tls-watch", "resolver"}
 ARCHITECTURE = pathlib.Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
 ROLES = ("router", "prefill", "decode")
 
@@ -55,7 +58,7 @@ def running(pid):
 
 def own_of(pid, role, expected):
     """Names of its threads that are not the library's. A new thread has its maker's name at first."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     while True:
         names = running(pid) - documented(role, library=True)
         if names == expected or time.monotonic() > deadline:
@@ -80,10 +83,31 @@ class ThreadsTest(unittest.TestCase):
         if not has_emulated_gpus():
             self.skipTest("programs of another build")
         os.environ["BATON_EMULATED_GPU"] = "detector=off"
+        self.addCleanup(os.environ.pop, "BATON_EMULATED_GPU", None)
         self.check_threads({"emulated-gpu"}, threads=2, device="cuda", num_blocks=64,
                            max_model_len=256, gpu_graphs="off")
 
-    def check_threads(self, of_the_device, **options):
+    def test_certificates_keys_and_names_are_each_watched_by_a_thread(self):
+        self.check_threads({"tls-watch"}, of_the_router={"tls-watch"}, threads=2, tls=True)
+        certs = pathlib.Path(BATON).parents[1] / "run" / "threads" / "certs" / "router"
+        keys, ready = certs.parent / "keys", certs.parent / "ready.json"
+        subprocess.run([BATON, "keys", "add", keys, "somebody"], timeout=LIMIT_S,
+                       capture_output=True, check=True)
+        # It needs no workers, and finds none.
+        router = subprocess.Popen(
+            [pathlib.Path(BATON).parent / "baton-router", "--model", MODEL, "--prefill",
+             "dns:///localhost:1", "--decode", "127.0.0.1:2", "--http-port", "0", "--grpc-port", "0",
+             "--ready-file", ready, "--tls-dir", certs, "--api-keys-file", keys, "--api-tls-dir", certs],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            own = documented("router", library=False)
+            self.assertLess(OPTIONAL - {"nccl"}, own)
+            self.assertEqual(sorted(own_of(router.pid, "router", own)), sorted(own))
+        finally:
+            router.kill()
+            router.wait(LIMIT_S)
+
+    def check_threads(self, of_workers, of_the_router=frozenset(), **options):
         with RunningCluster(BATON, "threads", prefill=1, decode=1, **options) as cluster:
             cluster.post("/v1/completions", model=cluster.model, prompt="In the", max_tokens=4)
             servers = json.loads((cluster.dir / "state.json").read_text())["servers"]
@@ -92,13 +116,11 @@ class ThreadsTest(unittest.TestCase):
                 role = server["role"]
                 with self.subTest(role=role):
                     own = documented(role, library=False)
-                    # Without a library, certificates, keys or names there is none.
-                    own -= {"nccl", "tls-watch", "key-watch", "api-tls-watch", "resolver"}
+                    own -= OPTIONAL
                     if options.get("tp", 1) == 1:
                         own = {name for name in own if not name.endswith("-rank")}
                     self.assertGreaterEqual(len(own), 3)
-                    if role != "router":
-                        own |= of_the_device
+                    own |= of_the_router if role == "router" else of_workers
                     self.assertEqual(sorted(own_of(server["process"]["pid"], role, own)),
                                      sorted(own))
 

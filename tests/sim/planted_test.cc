@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
@@ -110,7 +111,13 @@ class PlantedBugTest : public testing::TestWithParam<int> {
     if (WIFSIGNALED(status)) std::strcpy(progress_->violation, strsignal(WTERMSIG(status)));
     return status;
   }
+  static void TearDownTestSuite() {
+    if (most_seeds_ == 0) return;
+    std::printf("seeds that the rarest of these bugs took: %llu\n",
+                static_cast<unsigned long long>(most_seeds_));
+  }
   Progress* progress_ = nullptr;
+  static inline uint64_t most_seeds_ = 0;  // Up to the first that caught one, or that of the table.
 };
 
 TEST_F(PlantedBugTest, TheCopiesPassWithoutABug) {
@@ -159,6 +166,7 @@ TEST_P(PlantedBugTest, IsCaught) {
   ASSERT_TRUE(IsCatch(status, *progress_))
       << kNames[GetParam()] << ": seed " << progress_->seed
       << " broke the search off and violated nothing: " << progress_->violation;
+  most_seeds_ = std::max(most_seeds_, progress_->seed);
   std::printf("| %s | %llu | %s |\n", kNames[GetParam()],
               static_cast<unsigned long long>(progress_->seed), progress_->violation);
 }

@@ -42,13 +42,13 @@ class SummaryTest(unittest.TestCase):
     def test_the_ten_slowest_steps_and_tests_are_told(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as told:
             build = pathlib.Path(folder)
-            (build / "steps.txt").write_text("".join(f"{i} Build: {i}\n" for i in range(12)))
+            (build / "steps.txt").write_text("".join(f"{i} {2 * i} Build: {i}\n" for i in range(12)))
             some = summary.Summary(set())
             some.times = [(2.5, "release/all: quick"), (70.0, "release/all: slow")]
             summary.slowest(build, some)
         lines = told.getvalue().splitlines()
         self.assertEqual(len(lines), 12)
-        self.assertEqual(lines[0].split(), ["step", "11.0", "s", "Build:", "11"])
+        self.assertEqual(lines[0].split(), ["step", "11.0", "s", "22", "s", "CPU", "Build:", "11"])
         self.assertEqual(lines[10].split(), ["test", "70.0", "s", "release/all:", "slow"])
 
     def test_one_that_failed_or_did_not_run_is_a_failure(self):
