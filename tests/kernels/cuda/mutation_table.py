@@ -35,8 +35,8 @@ class Table:
 
     def first_line(self, found):
         survivors = sum(says.startswith(SURVIVES) for says in found.values())
-        return (f"{len(found)} of the {len(self.keys)} mutations of mutations.py were run, by --table"
-                f" of it: {survivors} survive.")
+        return (f"{len(found)} of the {len(self.keys)} mutations of mutations.py were run: "
+                f"{survivors} survive.")
 
     def put(self, mutation, says):
         """In place of what was there of it; at once, so that a run that is stopped loses nothing."""

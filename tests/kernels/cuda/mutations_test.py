@@ -51,7 +51,7 @@ class MutationTableTest(unittest.TestCase):
         self.table.put(self.MUTATIONS[1], "SURVIVES: every\ntest passed")
         self.table.put(self.MUTATIONS[2], "values: A.B")
         self.assertEqual(self.path.read_text().splitlines(), [
-            "2 of the 3 mutations of mutations.py were run, by --table of it: 1 survive.", "",
+            "2 of the 3 mutations of mutations.py were run: 1 survive.", "",
             "b.cu: half: of it: SURVIVES: every test passed", "b.cu: none: values: A.B"])
 
     def test_notes_stay_and_lines_of_no_mutation_go(self):
@@ -63,7 +63,7 @@ class MutationTableTest(unittest.TestCase):
         self.assertEqual(others, ["b.cu: gone: a crash", "b.cu: half: a race"])
         self.table.put(self.MUTATIONS[0], "a deadlock")
         self.assertEqual(self.path.read_text().splitlines(), [
-            "1 of the 3 mutations of mutations.py were run, by --table of it: 0 survive.",
+            "1 of the 3 mutations of mutations.py were run: 0 survive.",
             "A note,", "of two lines.", "", "b.cu: half: a deadlock"])
 
 
