@@ -95,7 +95,8 @@ class SessionEndsTest(unittest.TestCase):
         resumed = decode.metric("baton_resumed_answers_total") - resumed
         # Each computes its next token, and nothing again; but for a few, of which less was known.
         self.assertGreater(resumed, returns * 0.9)
-        self.assertLessEqual(computed, resumed + (returns - resumed) * BLOCK)
+        # The router's probes compute a few tokens, too.
+        self.assertLessEqual(computed, resumed + (returns - resumed + 4) * BLOCK)
         pauses = sorted(max(after - before for before, after in zip(times, times[1:])
                             if after > flipped - 1)
                         for stream in streams for times in stream.times)
