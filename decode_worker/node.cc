@@ -101,9 +101,9 @@ absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_miss
 
 absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Time now) {
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
-  BlockTable table =
-      allocator_.Match(request.tenant, request.tokens, num_tokens - 1,
-                       request.prefill == 0 ? MatchFor::kCompute : MatchFor::kReceive);
+  BlockTable table = allocator_.Match(
+      PrefixSalt(request.tenant, engine_.IsLong(num_tokens)), request.tokens, num_tokens - 1,
+      request.prefill == 0 ? MatchFor::kCompute : MatchFor::kReceive);
   const int32_t num_here = table.num_sealed() * allocator_.block_size();
   if (request.prefill == 0) RETURN_IF_ERROR(CheckOwn(request, num_tokens - num_here, now));
   // What no query will see is not received; a cached prefix that ends before it is of no use.
@@ -321,7 +321,7 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
   entry.rebind.reset();
   Sequence& sequence = *entry.sequence;
   allocator_.MarkFilling(sequence.blocks);
-  allocator_.Seal(sequence.blocks, sequence.tenant, sequence.tokens);
+  allocator_.Seal(sequence.blocks, sequence.salt(), sequence.tokens);
   sequence.num_computed = sequence.num_tokens();
   sequence.tokens.push_back(event.first.token);
   entry.state = State::kRunning;

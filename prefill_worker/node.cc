@@ -112,7 +112,7 @@ bool PrefillNode::Admit(Entry& entry) {
   const int32_t num_tokens = sequence.num_tokens();
   // Prompt log probabilities need every position computed here.
   const bool may_match = sequence.sampling->params.num_prompt_logprobs < 0;
-  BlockTable table = allocator_.Match(sequence.tenant, sequence.tokens,
+  BlockTable table = allocator_.Match(sequence.salt(), sequence.tokens,
                                       may_match ? num_tokens - 1 : 0, MatchFor::kSend);
   if (!allocator_.Grow(table, allocator_.BlocksFor(num_tokens) - table.size())) return false;
   sequence.num_computed = table.num_sealed() * allocator_.block_size();

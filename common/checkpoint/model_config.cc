@@ -204,11 +204,9 @@ void ReadTokenIds(JsonFields& fields, const Family& family, const json& object,
   if (bos >= 0) config.bos_token_id = static_cast<int32_t>(bos);
 }
 
-absl::Status ReadRope(JsonFields& fields, const Family& family, int32_t max_model_len,
-                      ModelConfig& config) {
+absl::Status ReadRope(JsonFields& fields, const Family& family, ModelConfig& config) {
   RopeContext context{.max_position_embeddings = config.max_position_embeddings,
                       .rotary_dim = config.rotary_dim,
-                      .max_model_len = max_model_len,
                       .theta = family.rope_theta,
                       .original_positions = family.original_positions,
                       .only_longrope = family.only_longrope};
@@ -223,11 +221,18 @@ absl::Status ReadRope(JsonFields& fields, const Family& family, int32_t max_mode
   ASSIGN_OR_RETURN(config.local_rope, ParseRopeForm(fields, context));
   const int32_t local_len = MaxModelLen(*config.local_rope, config.max_position_embeddings);
   config.max_model_len = std::min(config.max_model_len, local_len);
+  // A sequence is short or long for all layers.
+  const int32_t original = OriginalLen(config.rope), local = OriginalLen(*config.local_rope);
+  if (original > 0 && local > 0 && original != local) {
+    return absl::UnimplementedError(
+        absl::StrCat(fields.where(), ": field \"rope_parameters\" has longrope for both types of ",
+                     "layers, with original_max_position_embeddings ", original, " and ", local,
+                     "; only the same for both is supported"));
+  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_text,
-                                  int32_t max_model_len) {
+absl::StatusOr<ModelConfig> ParseConfig(std::string where, const std::string& json_text) {
   ASSIGN_OR_RETURN(const json object, ParseBoundedJson(where, json_text, kMaxConfigDepth));
   JsonFields fields(std::move(where), object);
   RETURN_IF_ERROR(fields.status());
@@ -250,7 +255,7 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
                      ParseRotaryDim(fields, config.head_dim,
                                     {.factor = family->rotary_factor,
                                      .fixed = !family->rotary_factor_field}));
-    RETURN_IF_ERROR(ReadRope(fields, *family, max_model_len, config));
+    RETURN_IF_ERROR(ReadRope(fields, *family, config));
   }
   ReadFeatures(fields, *family, config);
   ReadExperts(fields, *family, config);
@@ -266,14 +271,21 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text, int32_t max_model_len) {
-  return Parse("config.json", json_text, max_model_len);
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text) {
+  return ParseConfig("config.json", json_text);
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir, int32_t max_model_len) {
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   const std::string path = absl::StrCat(model_dir, "/config.json");
   ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMaxConfigBytes));
-  return Parse(path, text, max_model_len);
+  return ParseConfig(path, text);
+}
+
+int32_t OriginalLen(const ModelConfig& config) {
+  if (config.rotary_dim == 0) return 0;
+  int32_t original = OriginalLen(config.rope);
+  if (config.local_rope.has_value()) original = std::max(original, OriginalLen(*config.local_rope));
+  return original < config.max_model_len ? original : 0;
 }
 
 }  // namespace baton

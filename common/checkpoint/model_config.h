@@ -101,13 +101,13 @@ struct ModelConfig {
 // (rope_parameters, dtype, layer_types) names; defaults are those of transformers 5. What Baton
 // does not support is refused with the field, its value and what is allowed.
 // InvalidArgument: malformed or out of range. Unimplemented: well-formed but not supported.
-// `max_model_len`, the longest sequence that is served (0 = what the model supports), chooses
-// between the lists of longrope and nothing else.
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text,
-                                             int32_t max_model_len = 0);
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text);
 
 // Reads and parses <model_dir>/config.json.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
-                                            int32_t max_model_len = 0);
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+// Sequences of more tokens than this are rotated otherwise, by longrope's long factors; 0: no
+// sequence that Baton accepts is.
+int32_t OriginalLen(const ModelConfig& config);
 
 }  // namespace baton

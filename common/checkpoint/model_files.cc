@@ -26,10 +26,13 @@ std::string Describe(const RopeLlama3& r) {
   return absl::StrFormat("llama3 %a %a %a %d", r.factor, r.low_freq_factor, r.high_freq_factor,
                          r.original_max_positions);
 }
-// Of the list in use only: workers that chose different lists do not pair.
+// Of both lists, whatever --max-model-len is. A release that took one for all sequences told that
+// alone: its workers do not pair with these.
 std::string Describe(const RopeLongrope& r) {
-  std::string text = absl::StrFormat("longrope %a", r.attention_factor);
-  for (const double factor : r.factors) absl::StrAppendFormat(&text, " %a", factor);
+  std::string text =
+      absl::StrFormat("longrope %a %d", r.attention_factor, r.original_max_positions);
+  for (const double factor : r.short_factors) absl::StrAppendFormat(&text, " %a", factor);
+  for (const double factor : r.long_factors) absl::StrAppendFormat(&text, " %a", factor);
   return text;
 }
 
@@ -93,7 +96,7 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const GenerationConfig
 
 absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
                                           const LoadOptions& options) {
-  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir, options.max_model_len));
+  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(model_dir));
   ASSIGN_OR_RETURN(SafetensorsFiles files, SafetensorsFiles::Open(model_dir));
   ASSIGN_OR_RETURN(ModelWeights weights, MapWeights(config, files));

@@ -24,9 +24,8 @@ struct ModelFiles {
 };
 
 struct LoadOptions {
-  int32_t max_model_len = 0;  // As in ParseModelConfig.
-  int num_threads = 1;        // Of the weights' digest, >= 1.
-  int nice = 0;               // Added to the niceness of all but the caller.
+  int num_threads = 1;  // Of the weights' digest, >= 1.
+  int nice = 0;         // Added to the niceness of all but the caller.
 };
 
 // Reads config.json, generation_config.json and the weights of `model_dir`. The error names the

@@ -25,17 +25,17 @@ RopeFrequencies Plain(double theta, int32_t rotary_dim) {
   return out;
 }
 
-RopeFrequencies Compute(const RopeDefault&, double theta, int32_t rotary_dim) {
+RopeFrequencies Compute(const RopeDefault&, double theta, int32_t rotary_dim, int32_t) {
   return Plain(theta, rotary_dim);
 }
 
-RopeFrequencies Compute(const RopeLinear& form, double theta, int32_t rotary_dim) {
+RopeFrequencies Compute(const RopeLinear& form, double theta, int32_t rotary_dim, int32_t) {
   RopeFrequencies out = Plain(theta, rotary_dim);
   for (float& f : out.inv_freq) f /= static_cast<float>(form.factor);
   return out;
 }
 
-RopeFrequencies Compute(const RopeDynamic& form, double theta, int32_t rotary_dim) {
+RopeFrequencies Compute(const RopeDynamic& form, double theta, int32_t rotary_dim, int32_t) {
   // Up to the original length the scale is 1, but for rounding, which is kept.
   const double length = form.original_max_positions;
   const double scale = form.factor * length / length - (form.factor - 1);
@@ -43,7 +43,7 @@ RopeFrequencies Compute(const RopeDynamic& form, double theta, int32_t rotary_di
   return Plain(theta * std::pow(scale, exponent), rotary_dim);
 }
 
-RopeFrequencies Compute(const RopeYarn& form, double theta, int32_t rotary_dim) {
+RopeFrequencies Compute(const RopeYarn& form, double theta, int32_t rotary_dim, int32_t) {
   // The dimension that turns `rotations` times over the original length.
   const auto correction_dim = [&](double rotations) {
     const double turns = form.original_max_positions / (rotations * 2 * std::numbers::pi);
@@ -73,7 +73,7 @@ RopeFrequencies Compute(const RopeYarn& form, double theta, int32_t rotary_dim) 
   return out;
 }
 
-RopeFrequencies Compute(const RopeLlama3& form, double theta, int32_t rotary_dim) {
+RopeFrequencies Compute(const RopeLlama3& form, double theta, int32_t rotary_dim, int32_t) {
   const double length = form.original_max_positions;
   const auto low_wavelen = static_cast<float>(length / form.low_freq_factor);
   const auto high_wavelen = static_cast<float>(length / form.high_freq_factor);
@@ -95,22 +95,32 @@ RopeFrequencies Compute(const RopeLlama3& form, double theta, int32_t rotary_dim
   return out;
 }
 
-RopeFrequencies Compute(const RopeLongrope& form, double theta, int32_t rotary_dim) {
+RopeFrequencies Compute(const RopeLongrope& form, double theta, int32_t rotary_dim,
+                        int32_t sequence_len) {
+  const bool is_long = sequence_len > form.original_max_positions;
+  const std::vector<double>& factors = is_long ? form.long_factors : form.short_factors;
   RopeFrequencies out{.inv_freq = PositionFrequencies(theta, rotary_dim),
                       .attention_scaling = static_cast<float>(form.attention_factor)};
-  BATON_CHECK(form.factors.size() == out.inv_freq.size());
+  BATON_CHECK(factors.size() == out.inv_freq.size());
   for (size_t i = 0; i < out.inv_freq.size(); ++i) {
-    out.inv_freq[i] = 1.0f / (static_cast<float>(form.factors[i]) * out.inv_freq[i]);
+    out.inv_freq[i] = 1.0f / (static_cast<float>(factors[i]) * out.inv_freq[i]);
   }
   return out;
 }
 
 }  // namespace
 
-RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim) {
+RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim,
+                                       int32_t sequence_len) {
   BATON_CHECK(rotary_dim >= 1);
-  return std::visit([&](const auto& scaling) { return Compute(scaling, form.theta, rotary_dim); },
-                    form.scaling);
+  return std::visit(
+      [&](const auto& scaling) { return Compute(scaling, form.theta, rotary_dim, sequence_len); },
+      form.scaling);
+}
+
+int32_t OriginalLen(const RopeForm& form) {
+  const auto* longrope = std::get_if<RopeLongrope>(&form.scaling);
+  return longrope == nullptr ? 0 : longrope->original_max_positions;
 }
 
 }  // namespace baton

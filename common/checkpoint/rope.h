@@ -50,12 +50,14 @@ struct RopeLlama3 {
 };
 
 // LongRoPE (Ding et al. 2024, arXiv 2402.13753), as in Phi-3: every frequency is divided by a
-// factor of its own, out of "short_factor" up to the original length and out of "long_factor"
-// beyond it. Keys lie rotated in the cache, so a sequence that grows past that length cannot change
-// the list: it is chosen once, at load, by the longest sequence that is served.
+// factor of its own, out of "short_factor" in a sequence of up to the original length and out of
+// "long_factor" in a longer one, all of its positions alike. Keys lie rotated in the cache: those
+// of a sequence that grows past that length are computed again, as transformers does (Engine).
 struct RopeLongrope {
-  std::vector<double> factors;  // [rotary_dim / 2], of the list that was chosen.
+  std::vector<double> short_factors;  // [rotary_dim / 2]
+  std::vector<double> long_factors;   // [rotary_dim / 2]
   double attention_factor = 1;  // Effective: explicit, or computed from the two lengths.
+  int32_t original_max_positions = 0;
   bool operator==(const RopeLongrope&) const = default;
 };
 
@@ -79,8 +81,13 @@ struct RopeFrequencies {
 // How many elements of a head a share of `rotary_dim` rotates: pairs, of an odd number one more.
 inline int32_t RotatedElements(int32_t rotary_dim) { return rotary_dim + rotary_dim % 2; }
 
-// The frequencies of `form`, rounded to float at the same points as transformers. `rotary_dim`, at
-// least 1, divides the exponents; yarn and longrope need an even one. A pure function.
-RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim);
+// The frequencies of `form`, rounded to float at the same points as transformers, for sequences of
+// so many tokens: longrope alone has others from some length on. `rotary_dim`, at least 1, divides
+// the exponents; yarn and longrope need an even one. A pure function.
+RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim,
+                                       int32_t sequence_len = 1);
+
+// Sequences of more tokens than this have other frequencies; 0: all have the same.
+int32_t OriginalLen(const RopeForm& form);
 
 }  // namespace baton

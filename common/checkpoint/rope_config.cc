@@ -126,11 +126,10 @@ RopeLongrope ParseLongrope(JsonFields& rope, int32_t original, const RopeContext
     rope.Refuse("original_max_position_embeddings", original,
                 "rope type \"longrope\" without attention_factor needs more than 1");
   }
-  const int32_t served = context.max_model_len > 0
-                             ? std::min(context.max_model_len, context.max_position_embeddings)
-                             : context.max_position_embeddings;
-  return {.factors = served > original ? std::move(long_factors) : std::move(short_factors),
-          .attention_factor = rope.Number("attention_factor", computed, kLeastFactor, kMaxFactor)};
+  return {.short_factors = std::move(short_factors),
+          .long_factors = std::move(long_factors),
+          .attention_factor = rope.Number("attention_factor", computed, kLeastFactor, kMaxFactor),
+          .original_max_positions = original};
 }
 
 RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& context) {
@@ -271,7 +270,8 @@ int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings) {
     length = std::max(length, std::floor(yarn->factor * yarn->original_max_positions));
   }
   if (const auto* longrope = std::get_if<RopeLongrope>(&form.scaling); longrope != nullptr) {
-    limit *= std::min(1.0, std::ranges::min(longrope->factors));
+    limit *= std::min(
+        {1.0, std::ranges::min(longrope->short_factors), std::ranges::min(longrope->long_factors)});
   }
   return static_cast<int32_t>(std::min(length, std::floor(limit)));
 }

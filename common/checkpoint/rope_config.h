@@ -12,7 +12,6 @@ namespace baton {
 struct RopeContext {
   int32_t max_position_embeddings = 0;
   int32_t rotary_dim = 0;
-  int32_t max_model_len = 0;  // The longest sequence that is served; 0 = what the model supports.
   double theta = 10000;            // Where the config names none. So too
   int32_t original_positions = 0;  // original_max_position_embeddings; 0: max_position_embeddings.
   bool only_longrope = false;      // No other scaled form is allowed.
@@ -43,7 +42,8 @@ inline constexpr int32_t kMaxModelLen = 1 << 20;
 
 // Positions that Baton accepts, at most kMaxModelLen: max_position_embeddings, or the length that
 // yarn stretches to, since much of the field sets yarn without raising max_position_embeddings.
-// With longrope factors below 1 it ends where the angles, position / factor, reach 2^20.
+// With longrope factors below 1, of either list, it ends where the angles, position / factor, reach
+// 2^20.
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings);
 
 }  // namespace baton

@@ -77,6 +77,7 @@ class CallTable {
     sequence.prompt_length = request.prompt_length;
     sequence.sampling = std::move(context);
     sequence.tenant = std::move(request.tenant);
+    sequence.is_long = engine_.IsLong(sequence.num_tokens());
     sequence.arrival = now - request.age;
     entry.call = call;
     entry.attempt = request.attempt;

@@ -20,6 +20,7 @@ Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAlloca
                ModelRunner& runner)
     : options_(options),
       eos_token_ids_(model.eos_token_ids),
+      original_len_(model.original_len),
       allocator_(allocator),
       runner_(runner),
       finish_gate_(options.finish_together),
@@ -36,6 +37,7 @@ void Engine::Add(std::unique_ptr<Sequence> sequence) {
   BATON_CHECK(sequence->blocks.size() * allocator_.block_size() >= sequence->num_computed);
   const AgeKey key = AgeOf(*sequence);
   BATON_CHECK(keys_.emplace(sequence->call, key).second);
+  if (Outgrows(*sequence)) DropShort(*sequence);
   FinishGate::Enter(*sequence);
   if (sequence->blocks.size() == 0) {
     preempted_.emplace(key, std::move(sequence));
@@ -170,7 +172,7 @@ bool Engine::ReclaimNow(const AgeKey& needy, bool alone) {
 // out, in the leading ones.
 bool Engine::TakeBlocks(Sequence& sequence) {
   BATON_CHECK(sequence.blocks.size() == 0);
-  BlockTable table = allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
+  BlockTable table = allocator_.Match(sequence.salt(), sequence.tokens, sequence.num_tokens() - 1);
   const bool from_host = table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens;
   if (from_host) {
     table.Release();
@@ -209,6 +211,13 @@ void Engine::Preempt(SequencesByAge::iterator victim) {
   BATON_CHECK(sequence.blocks.size() == 0);
   preempted_.insert(running_.extract(victim));
   ++num_preemptions_;
+}
+
+void Engine::DropShort(Sequence& sequence) {
+  sequence.blocks.Release();
+  sequence.num_computed = 0;
+  sequence.is_long = IsLong(sequence.num_tokens());
+  ++num_outgrown_;
 }
 
 // True if the sequence's table covers its next token. On false it sits out this step or was
@@ -278,11 +287,12 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   row.tokens.assign(first, first + num_tokens);
   row.context_len = sequence.num_computed;
   const int32_t covered = sequence.num_computed + num_tokens;
-  BATON_CHECK(num_tokens > 0 && covered <= sequence.num_tokens());
+  BATON_CHECK(num_tokens > 0 && covered <= sequence.num_tokens() && !Outgrows(sequence));
   BATON_CHECK(sequence.blocks.size() >= allocator_.BlocksFor(covered));
   row.block_table = sequence.blocks.Flat(allocator_.BlocksFor(covered));
   row.sample = covered == sequence.num_tokens() && !sequence.score_only;
   row.sampling = sequence.sampling;
+  row.is_long = sequence.is_long;
   row.num_emitted = sequence.num_emitted();
   if (row.sample && NeedsHistory(sequence.sampling->params)) {
     row.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
@@ -388,7 +398,7 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult res
   }
   BATON_CHECK(result.sampled == row.sample);
   sequence.num_computed += static_cast<int32_t>(row.tokens.size());
-  allocator_.Seal(sequence.blocks, sequence.tenant,
+  allocator_.Seal(sequence.blocks, sequence.salt(),
                   std::span(sequence.tokens).first(sequence.num_computed));
   // The step that read them has ended, and a handoff reads nothing behind the window.
   ReleasePassed(sequence);
@@ -402,7 +412,13 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult res
   }
   const bool finished =
       progress.output && (progress.output->finish != FinishReason::kNone || sequence.prefill_only);
-  if (finished || (sequence.score_only && sequence.num_remaining() == 0)) LetGo(it, &progress);
+  if (finished || (sequence.score_only && sequence.num_remaining() == 0)) {
+    LetGo(it, &progress);
+  } else if (Outgrows(sequence)) {
+    // No follow-up computes it, and it waits for no move.
+    DropShort(sequence);
+    preempted_.insert(running_.extract(it));
+  }
   return progress;
 }
 

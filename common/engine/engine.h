@@ -53,6 +53,10 @@ struct SequenceProgress {
 // rows that decode is predicted to last a quarter of its budget, so that answers do not wait for
 // them. One thread (the node's).
 //
+// A sequence whose next token makes it long (ModelInfo::original_len) is computed again from its
+// start, as transformers does with Phi-3; it waits for its blocks like a preempted one. So K/V is a
+// function of the tokens alone, whoever computes it.
+//
 // While a step runs a second one may start behind it, its follow-up: of each sequence the token
 // after the one that the first samples (StepRow::follows). Only when the first has one token of
 // each sequence that is here, so that nobody is passed over; it takes blocks that are free, and
@@ -69,6 +73,9 @@ class Engine {
          ModelRunner& runner);
 
   void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
+
+  // Whether K/V of a sequence of so many tokens is that of long ones (ModelInfo::original_len).
+  bool IsLong(int64_t num_tokens) const { return original_len_ > 0 && num_tokens > original_len_; }
 
   // Takes a sequence whose blocks hold num_computed tokens. A prefill's blocks must cover all its
   // tokens; a decode's table grows here. One without any block waits for all of them, like a
@@ -124,6 +131,7 @@ class Engine {
   size_t num_preempted() const { return preempted_.size(); }
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_swaps() const { return num_swaps_; }  // Of the preemptions.
+  int64_t num_outgrown() const { return num_outgrown_; }
   // Tokens that wait to be computed, over all sequences.
   int64_t queued_tokens() const;
   // As StepBudget::rate.
@@ -159,6 +167,11 @@ class Engine {
   bool EnsureBlocks(Sequence& sequence);
   bool ReclaimNow(const AgeKey& needy, bool alone);
   void Preempt(SequencesByAge::iterator victim);
+  // It has become long, and its K/V is still that of a short one.
+  bool Outgrows(const Sequence& sequence) const {
+    return sequence.is_long != IsLong(sequence.num_tokens());
+  }
+  void DropShort(Sequence& sequence);
   bool TakeBlocks(Sequence& sequence);
   // Gives back the blocks that no later query of the sequence sees.
   void ReleasePassed(Sequence& sequence);
@@ -172,6 +185,7 @@ class Engine {
 
   EngineOptions options_;
   std::vector<int32_t> eos_token_ids_;
+  int32_t original_len_;
   BlockAllocator& allocator_;
   ModelRunner& runner_;
   Reclaim reclaim_;
@@ -191,6 +205,7 @@ class Engine {
   AgeKey last_decoded_;  // Decode rows rotate when they exceed the budget.
   int64_t num_preemptions_ = 0;
   int64_t num_swaps_ = 0;
+  int64_t num_outgrown_ = 0;
 };
 
 }  // namespace baton

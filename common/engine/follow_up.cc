@@ -62,6 +62,7 @@ void Engine::StartFollowUp() {
     if (key == keys_.end()) continue;
     Sequence& sequence = *running_.at(key->second);
     if (EndsWithNext(sequence)) continue;
+    if (sequence.is_long != IsLong(sequence.num_tokens() + 1)) return;  // Computed again first.
     const int32_t entries = allocator_.BlocksFor(sequence.num_tokens() + 1);
     const int32_t missing = std::max(0, entries - sequence.blocks.size());
     needed += allocator_.BlocksToGrow(sequence.blocks, missing);
@@ -97,6 +98,7 @@ StepRow Engine::MakeFollowing(const Sequence& sequence, int32_t row) const {
   }
   next.sample = true;
   next.sampling = sequence.sampling;
+  next.is_long = sequence.is_long;
   next.num_emitted = sequence.num_emitted() + 1;
   if (NeedsHistory(sequence.sampling->params)) {
     next.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());

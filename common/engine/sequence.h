@@ -14,6 +14,12 @@
 
 namespace baton {
 
+// Of the prefix cache: K of a long sequence is another than that of a short one with its tokens. A
+// tenant's name has no such character (CheckLabel).
+inline std::string PrefixSalt(const std::string& tenant, bool is_long) {
+  return is_long ? '\n' + tenant : tenant;
+}
+
 // One prompt and one choice while a worker computes it. Whoever holds the Sequence holds its
 // blocks; the engine has it while it computes and gives it back when it lets go.
 struct Sequence {
@@ -22,7 +28,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // Prompt, then what was emitted.
   int32_t prompt_length = 0;
   std::shared_ptr<const SamplingContext> sampling;
-  std::string tenant;         // Salt of the prefix cache.
+  std::string tenant;
   Time arrival{};             // When the router took the request; the youngest is preempted.
   bool prefill_only = false;  // Leaves the engine with its first token.
   bool score_only = false;    // Leaves the engine when its prompt is computed, samples nothing.
@@ -37,6 +43,7 @@ struct Sequence {
   // It goes on with the blocks of this call, which was removed amid a step that still touches them.
   CallId in_place_of = 0;
   int32_t num_computed = 0;  // Leading tokens whose K/V the blocks hold, as far as it is seen.
+  bool is_long = false;      // As StepRow's, of that K/V.
   BlockTable blocks;
   BlockTable host_blocks;       // While preempted, if its K/V was swapped out.
   int32_t num_host_tokens = 0;  // Leading tokens whose K/V those hold.
@@ -45,6 +52,7 @@ struct Sequence {
   int32_t num_emitted() const { return num_tokens() - prompt_length; }
   // Tokens still to be computed before the next one can be sampled.
   int32_t num_remaining() const { return num_tokens() - num_computed; }
+  std::string salt() const { return PrefixSalt(tenant, is_long); }
 };
 
 // Orders sequences by age: oldest first, ties by id. The engine's only order.

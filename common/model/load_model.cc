@@ -129,6 +129,7 @@ ModelInfo InfoOf(const ModelOptions& options, const ModelFiles& files, const Dev
           .vocab_size = files.config.vocab_size,
           .max_model_len =
               options.max_model_len > 0 ? std::min(options.max_model_len, longest) : longest,
+          .original_len = OriginalLen(files.config),
           .eos_token_ids = files.eos_token_ids};
 }
 
@@ -367,8 +368,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                                       RunnerSink* sink, LostFn lost) {
   RETURN_IF_ERROR(CheckOptions(options));
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
-  ASSIGN_OR_RETURN(const ModelConfig config,
-                   LoadModelConfig(options.model_dir, options.max_model_len));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
   const ModelNeeds needs{.compute = options.compute_dtype,
                          .kv = kv_dtype,
                          .num_heads = config.num_heads,
@@ -377,8 +377,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                          .vocab_size = config.vocab_size};
   RETURN_IF_ERROR(CheckDevices(devices, needs, config));
   ASSIGN_OR_RETURN(const ModelFiles files,
-                   LoadModelFiles(options.model_dir, {.max_model_len = options.max_model_len,
-                                                      .num_threads = options.load_threads,
+                   LoadModelFiles(options.model_dir, {.num_threads = options.load_threads,
                                                       .nice = options.compute_nice}));
   Load load{options, devices, cpu, files, kv_dtype};
   const KvLayout layout =

@@ -19,9 +19,7 @@ namespace baton {
 
 struct ModelOptions {
   std::string model_dir;  // A Hugging Face folder.
-  // Tokens of the longest sequence; 0 = what the model supports. A model with longrope takes its
-  // short factors if this is within its original length.
-  int32_t max_model_len = 0;
+  int32_t max_model_len = 0;  // Tokens of the longest sequence; 0 = what the model supports.
   // f32: activations, products and KV in fp32 (the reference mode). bf16: the activations that
   // enter a product with weights are rounded to bf16.
   DType compute_dtype = DType::kF32;

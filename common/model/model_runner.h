@@ -34,6 +34,8 @@ struct StepRow {
   std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties
                                  // need them and sample is set.
   int32_t num_emitted = 0;       // Tokens produced before this step.
+  // The sequence, all of its tokens, is longer than ModelInfo::original_len.
+  bool is_long = false;
   // In a follow-up, the row of the step before it that samples this row's one token: what stands in
   // `tokens` counts for nothing, and `emitted` lacks it. -1: all tokens are known.
   int32_t follows = -1;
@@ -139,6 +141,9 @@ struct ModelInfo {
   uint64_t model_digest = 0;  // Config, tensor table and weight bytes.
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;           // Positions the model supports.
+  // K of a sequence is rotated otherwise, from the first token on, once it has more tokens than
+  // this (longrope); 0: never.
+  int32_t original_len = 0;
   std::vector<int32_t> eos_token_ids;  // From generation_config.json, else config.json.
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "kernels/api/row_args.h"
 
 namespace baton {
 namespace {
@@ -137,7 +138,8 @@ void StepMetadata::AppendRow(const StepRow& row, const StepBounds& bounds) {
       Host<int32_t>(places_.wanted_tokens)[wanted_.num_tokens++] = static_cast<int32_t>(at);
     }
     Host<int32_t>(places_.tokens)[at] = row.tokens[i];
-    Host<int32_t>(places_.positions)[at] = row.context_len + i;
+    const int32_t position = row.context_len + i;
+    Host<int32_t>(places_.positions)[at] = row.is_long ? OtherRotation(position) : position;
   }
   Host<int32_t>(places_.seq_lens)[all_.num_seqs++] = row.context_len + num_tokens;
   Host<int32_t>(places_.cu_seqlens_q)[all_.num_seqs] = static_cast<int32_t>(all_.num_tokens);
@@ -212,10 +214,11 @@ void StepMetadata::SelectWanted() {
     if (token != next || sequence != row_of) TakeTable(sequence, wanted_.num_seqs++);
     Host<int32_t>(places_.wanted_positions)[i] = positions[token];
     wanted_cu[wanted_.num_seqs] = static_cast<int32_t>(i) + 1;
-    lens[wanted_.num_seqs - 1] = positions[token] + 1;
-    const int32_t length = wanted_cu[wanted_.num_seqs] - wanted_cu[wanted_.num_seqs - 1];
-    wanted_.max_seqlen_q = std::max(wanted_.max_seqlen_q, length);
-    wanted_.max_seqlen_k = std::max(wanted_.max_seqlen_k, positions[token] + 1);
+    const int32_t length = std::max(positions[token], OtherRotation(positions[token])) + 1;
+    lens[wanted_.num_seqs - 1] = length;
+    const int32_t count = wanted_cu[wanted_.num_seqs] - wanted_cu[wanted_.num_seqs - 1];
+    wanted_.max_seqlen_q = std::max(wanted_.max_seqlen_q, count);
+    wanted_.max_seqlen_k = std::max(wanted_.max_seqlen_k, length);
     next = token + 1;
   }
   BATON_CHECK(wanted_.num_seqs <= kWantedRunsOfARow * all_.num_seqs);

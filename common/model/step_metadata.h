@@ -45,7 +45,7 @@ struct BatchView {
   int32_t max_seqlen_q = 0;
   int32_t max_seqlen_k = 0;
   const int32_t* tokens = nullptr;        // [T]
-  const int32_t* positions = nullptr;     // [T]
+  const int32_t* positions = nullptr;     // [T]; as RotaryTableArgs, of long rows by the other.
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
   const int32_t* seq_lens = nullptr;      // [S]: with the tokens of this pass.
   // Of all sequences, one after the other; of each the groups', whose entries behind a window are

@@ -25,6 +25,12 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerPart
     ASSIGN_OR_RETURN(model->rotary_[i].inv_freq,
                      CopyToDevice(*model->device_, std::as_bytes(std::span(rope.inv_freq))));
     model->rotary_[i].scaling = rope.attention_scaling;
+    const int32_t original = OriginalLen(config);
+    if (original == 0) continue;
+    const RopeFrequencies other =
+        ComputeRopeFrequencies(*forms[i], config.rotary_dim, original + 1);
+    ASSIGN_OR_RETURN(model->rotary_[i].other_inv_freq,
+                     CopyToDevice(*model->device_, std::as_bytes(std::span(other.inv_freq))));
   }
   if (config.alibi) {
     const std::vector<float> slopes = AlibiSlopes(config.num_heads);
@@ -241,13 +247,15 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
 absl::Status Transformer::FillRotary(const BatchView& batch) {
   for (const RotaryTables& tables : rotary_) {
     if (tables.inv_freq.data() == nullptr) continue;
-    RETURN_IF_ERROR(ops().RotaryTable({.positions = batch.positions,
-                                       .num_tokens = batch.num_tokens,
-                                       .inv_freq = tables.inv_freq.floats(DType::kF32).f32(),
-                                       .half = RotatedElements(config_.rotary_dim) / 2,
-                                       .attention_scaling = tables.scaling,
-                                       .cos = tables.cos.data().f32(),
-                                       .sin = tables.sin.data().f32()}));
+    RETURN_IF_ERROR(
+        ops().RotaryTable({.positions = batch.positions,
+                           .num_tokens = batch.num_tokens,
+                           .inv_freq = tables.inv_freq.floats(DType::kF32).f32(),
+                           .other_inv_freq = tables.other_inv_freq.floats(DType::kF32).f32(),
+                           .half = RotatedElements(config_.rotary_dim) / 2,
+                           .attention_scaling = tables.scaling,
+                           .cos = tables.cos.data().f32(),
+                           .sin = tables.sin.data().f32()}));
   }
   return absl::OkStatus();
 }

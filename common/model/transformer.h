@@ -70,7 +70,8 @@ class Transformer {
  private:
   // Angles of one rope form for the tokens of the pass in progress.
   struct RotaryTables {
-    Buffer inv_freq;  // f32 [RotatedElements / 2], or empty.
+    Buffer inv_freq;        // f32 [RotatedElements / 2], or empty.
+    Buffer other_inv_freq;  // Likewise, of sequences beyond OriginalLen.
     float scaling = 1;
     ActivationRows cos;  // f32 [T, RotatedElements / 2]
     ActivationRows sin;

@@ -204,8 +204,7 @@ absl::Status WorkerConfig::Validate() const {
 void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
   app.add_option("--model", c.model, "Model folder in Hugging Face layout")->group("Model");
   app.add_option("--max-model-len", c.max_model_len,
-                 "Tokens of prompt and answer together; 0 = what the model supports. Within the "
-                 "original length of a longrope model its short factors are taken")
+                 "Tokens of prompt and answer together; 0 = what the model supports")
       ->group("Model")
       ->capture_default_str();
 

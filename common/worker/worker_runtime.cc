@@ -173,7 +173,7 @@ absl::Status WorkerRuntime::MakeProcessors(int32_t threads) {
 }
 
 absl::Status WorkerRuntime::Load() {
-  absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model, config_.max_model_len);
+  absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model);
   if (!model.ok()) return AtModelOption(config_.model, model.status());
   RETURN_IF_ERROR(AtModelOption(config_.model, CheckRanks(*model, config_.tp)));
   ASSIGN_OR_RETURN(const int32_t max_model_len,

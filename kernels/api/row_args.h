@@ -6,13 +6,17 @@
 
 namespace baton {
 
+// Says of a position that its rotation has the other frequencies; its own inverse.
+constexpr int32_t OtherRotation(int32_t position) { return -1 - position; }
+
 // The rotation of each position: the angle is rounded to float as transformers does, cosine and
 // sine are those of portable_math, rounded to float, then scaled. Positions are below
 // 2^20 / max(inv_freq).
 struct RotaryTableArgs {
-  const int32_t* positions = nullptr;  // [num_tokens]
+  const int32_t* positions = nullptr;  // [num_tokens]; OtherRotation(p) is p by the others.
   int64_t num_tokens = 0;
-  const float* inv_freq = nullptr;  // [half]
+  const float* inv_freq = nullptr;        // [half]
+  const float* other_inv_freq = nullptr;  // [half]; null: no position asks for it.
   int64_t half = 0;
   float attention_scaling = 1;
   float* cos = nullptr;  // [num_tokens, half], dense

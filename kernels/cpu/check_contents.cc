@@ -73,7 +73,8 @@ absl::Status CheckContents(const EmbeddingArgs& args) {
 }
 
 absl::Status CheckContents(const RotaryTableArgs& args) {
-  for (int64_t t = 0; args.half > 0 && t < args.num_tokens; ++t) {
+  const bool has_other = args.other_inv_freq != nullptr;
+  for (int64_t t = 0; args.half > 0 && !has_other && t < args.num_tokens; ++t) {
     if (args.positions[t] >= 0) continue;
     return RequireAtLeast(args.positions[t], 0, absl::StrCat("positions[", t, "]"));
   }

@@ -41,9 +41,11 @@ BATON_DEVICE void SinCos(double x, double& sin, double& cos) {
 __global__ void __launch_bounds__(kThreads) RotaryTableKernel(RotaryTableArgs args) {
   const int64_t index = ThreadIndex();
   if (index >= args.num_tokens * args.half) return;
-  const auto position = static_cast<float>(args.positions[index / args.half]);
+  const int32_t told = args.positions[index / args.half];
+  const float* const inv_freq = told < 0 ? args.other_inv_freq : args.inv_freq;
+  const auto position = static_cast<float>(told < 0 ? -1 - told : told);
   double sin, cos;
-  SinCos(position * args.inv_freq[index % args.half], sin, cos);
+  SinCos(position * inv_freq[index % args.half], sin, cos);
   args.cos[index] = static_cast<float>(cos) * args.attention_scaling;
   args.sin[index] = static_cast<float>(sin) * args.attention_scaling;
 }

@@ -21,9 +21,9 @@ void CheckIds(const std::vector<int32_t>& ids) {
   }
 }
 
-void CheckRope(const ModelConfig& c) {
+void CheckRope(const ModelConfig& c, int32_t sequence_len) {
   BATON_CHECK(c.rope.theta >= 1 && std::isfinite(c.rope.theta));
-  const RopeFrequencies rope = ComputeRopeFrequencies(c.rope, c.rotary_dim);
+  const RopeFrequencies rope = ComputeRopeFrequencies(c.rope, c.rotary_dim, sequence_len);
   BATON_CHECK(rope.inv_freq.size() == static_cast<size_t>(c.rotary_dim) / 2);
   BATON_CHECK(std::isfinite(rope.attention_scaling));
   for (const float f : rope.inv_freq) {
@@ -31,7 +31,7 @@ void CheckRope(const ModelConfig& c) {
   }
 }
 
-void CheckConfig(const ModelConfig& c) {
+void CheckConfig(const ModelConfig& c, int32_t sequence_len) {
   BATON_CHECK(c.vocab_size > 0 && c.hidden_size > 0 && c.num_layers > 0 && c.ffn_size > 0);
   BATON_CHECK(c.num_heads > 0 && c.num_kv_heads > 0 && c.num_heads % c.num_kv_heads == 0);
   BATON_CHECK(c.head_dim > 0 && c.head_dim % 2 == 0 && c.rotary_dim == c.head_dim);
@@ -50,7 +50,7 @@ void CheckConfig(const ModelConfig& c) {
   }
   BATON_CHECK(c.max_model_len >= 1 && c.max_model_len <= kMaxPositions);
   CheckIds(c.eos_token_ids);
-  CheckRope(c);
+  CheckRope(c, sequence_len);
 }
 
 void CheckGeneration(const GenerationConfig& g) {
@@ -65,20 +65,20 @@ void CheckGeneration(const GenerationConfig& g) {
 
 void Run(FuzzInput in) {
   const uint8_t kind = in.Byte();
-  const auto max_model_len = static_cast<int32_t>(in.Number(2)) * 16;
+  const auto sequence_len = static_cast<int32_t>(in.Number(2)) * 16;
   const std::string text(in.Rest());
   if (kind % 4 == 0) {
     const auto generation = ParseGenerationConfig(text);
     if (!generation.ok()) return CheckRefusal(generation.status());
     return CheckGeneration(*generation);
   }
-  const auto config = ParseModelConfig(text, max_model_len);
+  const auto config = ParseModelConfig(text);
   if (!config.ok()) {
     return CheckRefusal(config.status(),
                         {absl::StatusCode::kInvalidArgument, absl::StatusCode::kUnimplemented});
   }
-  CheckConfig(*config);
-  BATON_CHECK(*ParseModelConfig(text, max_model_len) == *config);
+  CheckConfig(*config, sequence_len);
+  BATON_CHECK(*ParseModelConfig(text) == *config);
 }
 
 }  // namespace

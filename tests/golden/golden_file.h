@@ -68,6 +68,7 @@ inline std::vector<std::string> GoldenModels() {
       "opt-no-final-norm",
       "opt-odd-heads",
       "opt-post-norm",
+      "phi3-longrope-crossing",
       "phi3-longrope-shards",
       "phi3-partial",
       "phi3-window",

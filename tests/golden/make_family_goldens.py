@@ -20,9 +20,11 @@ from make_goldens import HERE, golden_of, write
 SIZES = {"vocab_size": 128, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1,
          "eos_token_id": 2}
 PLAIN = (1, 2, 17, 100)
-# transformers changes to the long factors beyond the original length, Baton has them from the
-# start: prompts that begin behind it.
-LONG = (9, 12, 17, 100)
+# Of an original length of 8: below it, at it and behind it; all answers end behind it.
+LONG = (9, 12, 17, 100, 1, 5, 7, 8)
+# Of 60: answers that end before it, at it and right behind it, that cross it in the middle, with
+# their first token, and before it.
+CROSSING = (2, 13, 14, 30, 59, 60, 61)
 
 
 def longrope(half, original, partial=None):
@@ -68,6 +70,11 @@ MODELS = {
         **SIZES, num_hidden_layers=2, hidden_size=64, intermediate_size=72, num_attention_heads=4,
         num_key_value_heads=4, original_max_position_embeddings=8,
         rope_parameters=longrope(8, 8)), torch.bfloat16, "30KB", "old", LONG),
+    # Answers become longer than the original length, which is no whole number of blocks.
+    "phi3-longrope-crossing": (Phi3Config(
+        **SIZES, num_hidden_layers=2, hidden_size=48, intermediate_size=56, num_attention_heads=4,
+        num_key_value_heads=2, original_max_position_embeddings=60, tie_word_embeddings=True,
+        rope_parameters=longrope(6, 60)), torch.float32, None, "new", CROSSING),
     # The short factors, as nothing is longer than the original length.
     "phi3-partial": (Phi3Config(
         **SIZES, num_hidden_layers=2, hidden_size=64, intermediate_size=56, num_attention_heads=4,

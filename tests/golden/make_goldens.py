@@ -40,12 +40,23 @@ def prompt_logprobs(model, ids):
     return logprobs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 
+def original_length(config):
+    """Of longrope: a longer sequence has other factors; 0 of others."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    is_longrope = rope.get("rope_type") == "longrope"
+    return rope["original_max_position_embeddings"] if is_longrope else 0
+
+
 @torch.no_grad()
 def greedy(model, ids):
     """Greedy tokens past end tokens, their log probabilities and top-2 margins of the logits."""
     tokens, logprobs, margins = [], [], []
     past, step = None, torch.tensor([ids])
+    original = original_length(model.config)
     for _ in range(NUM_GREEDY):
+        if len(ids) + len(tokens) == original + 1:
+            # As Phi3ForCausalLM.prepare_inputs_for_generation: K of the short factors goes.
+            past, step = None, torch.tensor([ids + tokens])
         out = model(step, past_key_values=past, use_cache=True)
         past, logits = out.past_key_values, out.logits[0, -1].float()
         top = torch.topk(logits, 2)
@@ -315,7 +326,7 @@ def ropes():
         config = rope_config(dim, max_positions, parameters)
         inv_freq, scaling = ROPE_INIT_FUNCTIONS["longrope"](
             LlamaConfig(**json.loads(json.dumps(config))), "cpu", seq_len=length)
-        cases.append({"config": config, "max_model_len": length,
+        cases.append({"config": config, "sequence_len": length,
                       "attention_scaling": float(scaling), "inv_freq": inv_freq.tolist()})
     write(HERE / "rope.json", {"cases": cases})
 

@@ -57,7 +57,8 @@ class ModelUnderTest {
   bool ok() const { return runner_ != nullptr; }
   LoadedRunner& runner() { return *runner_; }
 
-  // Prefills in chunks, then decodes with the reference's tokens forced, `num_steps` outputs.
+  // Prefills in chunks, then decodes with the reference's tokens forced, `num_steps` outputs. What
+  // becomes long is computed again, as the engine does.
   Answer Run(const GoldenCase& golden, size_t num_steps) {
     SamplingContext context{.prompt = golden.prompt_ids};
     context.params.temperature = 0;
@@ -66,29 +67,46 @@ class ModelUnderTest {
     context.params.num_prompt_logprobs = 0;
     sampling_ = std::make_shared<const SamplingContext>(std::move(context));
     Answer answer;
-    const auto length = static_cast<int32_t>(golden.prompt_ids.size());
-    for (int32_t at = 0; at < length; at += kChunkTokens) {
-      const int32_t end = std::min(at + kChunkTokens, length);
-      Step({golden.prompt_ids.begin() + at, golden.prompt_ids.begin() + end}, at,
-           end == length && num_steps > 0, answer);
-    }
+    std::vector<int32_t> tokens = golden.prompt_ids;
+    Compute(tokens, 0, num_steps > 0, answer);
+    const std::vector<float> prompt_logprobs = answer.prompt_logprobs;
     for (size_t i = 0; i + 1 < num_steps; ++i) {
-      Step({golden.greedy_ids[i]}, length + static_cast<int32_t>(i), true, answer);
+      const bool was_long = IsLong(tokens.size());
+      tokens.push_back(golden.greedy_ids[i]);
+      const bool outgrown = IsLong(tokens.size()) != was_long;
+      Compute(tokens, outgrown ? 0 : tokens.size() - 1, true, answer);
     }
+    answer.prompt_logprobs = prompt_logprobs;
     return answer;
   }
 
  private:
   static constexpr int32_t kBlockSize = 16;
   static constexpr int32_t kNumBlocks = 100;
-  static constexpr int32_t kChunkTokens = 128;
+  static constexpr size_t kChunkTokens = 128;
+
+  bool IsLong(size_t num_tokens) const {
+    const auto original = static_cast<size_t>(runner_->info().original_len);
+    return original > 0 && num_tokens > original;
+  }
+
+  // From the token at `begin` on.
+  void Compute(const std::vector<int32_t>& tokens, size_t begin, bool sample, Answer& answer) {
+    for (size_t at = begin; at < tokens.size(); at += kChunkTokens) {
+      const size_t end = std::min(at + kChunkTokens, tokens.size());
+      is_long_ = IsLong(tokens.size());
+      Step({tokens.begin() + at, tokens.begin() + end}, static_cast<int32_t>(at),
+           sample && end == tokens.size(), answer);
+    }
+  }
 
   void Step(std::vector<int32_t> tokens, int32_t context_len, bool sample, Answer& answer) {
     StepRow row{.sequence = {.router = 1, .counter = 1},
                 .tokens = std::move(tokens),
                 .context_len = context_len,
                 .sample = sample,
-                .sampling = sampling_};
+                .sampling = sampling_,
+                .is_long = is_long_};
     row.num_emitted = static_cast<int32_t>(answer.outputs.size());
     const int32_t total = context_len + static_cast<int32_t>(row.tokens.size());
     // Any order of blocks must do; each group of layers has its own.
@@ -113,6 +131,7 @@ class ModelUnderTest {
   std::unique_ptr<LoadedRunner> runner_;
   std::shared_ptr<const SamplingContext> sampling_;
   uint64_t step_ = 0;
+  bool is_long_ = false;
 };
 
 }  // namespace baton

@@ -7,9 +7,11 @@
 
 namespace baton::sim {
 
-uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous) {
-  return Random::Mix(previous ^ Random::Mix((uint64_t(head) << 56) ^ (uint64_t(layer) << 48) ^
-                                            (uint64_t(position) << 24) ^ uint64_t(token)));
+uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous,
+               bool is_long) {
+  return Random::Mix(previous ^ Random::Mix((uint64_t(is_long) << 63) ^ (uint64_t(head) << 56) ^
+                                            (uint64_t(layer) << 48) ^ (uint64_t(position) << 24) ^
+                                            uint64_t(token)));
 }
 
 int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t position) {
@@ -30,7 +32,7 @@ int32_t FirstSeen(int32_t window, int32_t position) {
 
 PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position) {
   const uint64_t hash =
-      TagOf(0, 0, prompt[position], position, static_cast<uint64_t>(prompt[position - 1]));
+      TagOf(0, 0, prompt[position], position, static_cast<uint64_t>(prompt[position - 1]), false);
   return {.position = position,
           .token = prompt[position],
           .logprob = -static_cast<float>(hash % 1024) / 64,
@@ -41,12 +43,13 @@ std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
                                     const SamplingParams& params, const FakeArch& arch) {
   std::vector<int32_t> tokens;
   std::vector<std::vector<uint64_t>> tags(size_t{1} * arch.num_layers() * arch.kv_heads);
+  bool is_long = false;
   auto feed = [&](int32_t token, int32_t position) {
     for (size_t i = 0; i < tags.size(); ++i) {
       const auto layer = static_cast<int32_t>(i) / arch.kv_heads;
       const auto head = static_cast<int32_t>(i) % arch.kv_heads;
       const uint64_t previous = position == 0 ? 0 : tags[i].back();
-      tags[i].push_back(TagOf(layer, head, token, position, previous));
+      tags[i].push_back(TagOf(layer, head, token, position, previous, is_long));
     }
   };
   auto folded = [&](int32_t position) {
@@ -61,16 +64,29 @@ std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
     }
     return all;
   };
-  int32_t position = 0;
-  for (int32_t token : prompt) feed(token, position++);
+  std::vector<int32_t> all;
+  auto feed_all = [&] {
+    is_long = arch.original_len > 0 && std::ssize(all) > arch.original_len;
+    for (auto& one : tags) one.clear();
+    for (size_t p = 0; p < all.size(); ++p) feed(all[p], static_cast<int32_t>(p));
+  };
+  all = prompt;
+  feed_all();
   while (true) {
+    const auto position = static_cast<int32_t>(all.size());
     const int32_t token = NextToken(folded(position - 1), params, position);
     tokens.push_back(token);
+    all.push_back(token);
     if (FinishAfter(params, {kEos}, token, static_cast<int32_t>(tokens.size())) !=
         FinishReason::kNone) {
       return tokens;
     }
-    feed(token, position++);
+    // What becomes long is another sequence from its first token on.
+    if (!is_long && arch.original_len > 0 && position + 1 > arch.original_len) {
+      feed_all();
+    } else {
+      feed(token, position);
+    }
   }
 }
 
@@ -248,7 +264,7 @@ uint64_t FakeRunner::Fold(TagMemory& memory, int32_t layer, int32_t head, const 
         position == 0 ? 0 : memory.ReadToken(layer, head, row.block_table, position - 1);
     memory.WriteToken(
         layer, head, row.block_table, position,
-        TagOf(layer, memory.heads().first + head, row.tokens[i], position, previous));
+        TagOf(layer, memory.heads().first + head, row.tokens[i], position, previous, row.is_long));
   }
   // Attention: what the first and the last query see is read back.
   const int32_t last = row.context_len + static_cast<int32_t>(row.tokens.size()) - 1;

@@ -19,8 +19,10 @@ inline constexpr int32_t kEos = 1;
 inline constexpr int32_t kMaxLength = 64;  // Tokens of a sequence.
 
 // The tag that a token at a position leaves in a head of a layer after `previous`, the tag before
-// it (0 at the start), and the token that follows a whole prefix of tags.
-uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous);
+// it (0 at the start), and the token that follows a whole prefix of tags. Those of a long sequence
+// are others.
+uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous,
+               bool is_long);
 int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t position);
 
 // The tokens of a fault-free run, computed without any cluster.

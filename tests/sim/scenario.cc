@@ -79,6 +79,12 @@ void DrawGroups(uint64_t seed, Scenario& s) {
   if (s.swap_blocks == 0) s.spare = static_cast<int32_t>(random.Below(3)) * 5;
 }
 
+// In an eighth of the seeds K of a sequence is another once it is long.
+void DrawOriginalLen(uint64_t seed, Scenario& s) {
+  Random random(Random::Mix(seed ^ 0x10276));
+  if (random.Below(8) == 0) s.original_len = 2 + static_cast<int32_t>(random.Below(40));
+}
+
 Scenario DrawMost(uint64_t seed) {
   Random random(Random::Mix(seed ^ 0x5CE7A710));
   const auto pick = [&random](int64_t low, int64_t high) {
@@ -139,6 +145,7 @@ Scenario DrawMost(uint64_t seed) {
 Scenario DrawScenario(uint64_t seed) {
   Scenario s = DrawMost(seed);
   DrawGroups(seed, s);
+  DrawOriginalLen(seed, s);
   Random random(Random::Mix(seed ^ 0xA10E));
   if (s.has_faults() && random.Below(6) == 0) {
     s.prefill_away = std::chrono::milliseconds(1000 + random.Below(7000));

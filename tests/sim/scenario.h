@@ -48,6 +48,7 @@ struct Scenario {
   std::vector<bool> windowed = {true, true};  // of these layers;
   int32_t spare = 0;            // and what is kept beyond it beside layers that see all.
   int32_t kv_heads = 1;         // Of the model.
+  int32_t original_len = 0;     // As ModelInfo's.
   std::vector<int> prefill_tp;  // Ranks of each worker; 1 where it names none.
   std::vector<int> decode_tp;
   Duration token_time{};          // Of each token of a step, beside what the step takes anyhow.
@@ -73,7 +74,8 @@ struct Scenario {
   std::array<double, kNumTroubles> troubles{};  // Per second.
 
   FakeArch arch() const {
-    FakeArch arch{.windows = {}, .spare = spare, .kv_heads = kv_heads};
+    FakeArch arch{
+        .windows = {}, .spare = spare, .kv_heads = kv_heads, .original_len = original_len};
     for (const bool has_window : windowed) arch.windows.push_back(has_window ? window : 0);
     return arch;
   }

@@ -21,6 +21,7 @@ struct FakeArch {
   std::vector<int32_t> windows = {0, 0};  // Tokens that a layer's attention sees; 0 = all.
   int32_t spare = 0;  // As KvLayerGroup's, of layers with a window beside others.
   int32_t kv_heads = 1;
+  int32_t original_len = 0;  // As ModelInfo's.
   int32_t num_layers() const { return static_cast<int32_t>(windows.size()); }
 };
 

@@ -86,6 +86,7 @@ void WorkerHost::MakeNode() {
              .model_digest = 42,
              .vocab_size = kVocab,
              .max_model_len = options_.max_length,
+             .original_len = options_.arch.original_len,
              .eos_token_ids = {kEos}};
   const int32_t groups = NumGroups(p.model.layout);
   p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks * groups, options_.block_size,
@@ -139,7 +140,8 @@ void WorkerHost::MakeLedger(const BlockAllocator* host_pool) {
                             .max_batch = options_.max_batch,
                             .max_waiting = options_.max_waiting,
                             .chunk_tokens = options_.chunk_tokens,
-                            .finish_together = options_.finish_together > 0},
+                            .finish_together = options_.finish_together > 0,
+                            .original_len = options_.arch.original_len},
       p.model.layout, *p.allocator, host_pool);
 }
 

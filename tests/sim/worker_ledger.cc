@@ -258,8 +258,23 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
     account.most = account.computed.value_or(0);
   }
   if (!tokens.outputs.empty()) account.own = false;
+  const auto is_long = [&] {
+    return options_.original_len > 0 && account.num_tokens > options_.original_len;
+  };
+  const bool was_long = is_long();
   account.num_tokens += static_cast<int32_t>(tokens.outputs.size());
   account.told = std::min(8, account.told + static_cast<int32_t>(tokens.outputs.size()));
+  if (is_long() && !was_long) Outgrow(account);
+}
+
+// What it holds is of no use any more.
+void WorkerLedger::Outgrow(Account& account) {
+  totals_.may_recompute += account.computed.value_or(0);
+  account.outgrown = true;
+  account.computed.reset();
+  account.least = 0;
+  account.sealed.clear();
+  account.served.clear();
 }
 
 void WorkerLedger::OnClose(CallId call, const absl::Status& status) {

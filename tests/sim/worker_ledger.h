@@ -34,7 +34,8 @@ namespace baton::sim {
 // more than kMostWaited times its own tokens.
 //
 // Cost: what a call has computed is computed again only after a preemption that found no room in
-// host memory or a move that failed, and not where its blocks are still cached.
+// host memory or a move that failed, or once as it becomes long, and not where its blocks are still
+// cached.
 class WorkerLedger {
  public:
   struct Options {
@@ -43,6 +44,7 @@ class WorkerLedger {
     int32_t max_waiting = 0;
     int32_t chunk_tokens = 0;
     bool finish_together = false;  // Prompts with one token left may wait.
+    int32_t original_len = 0;      // As ModelInfo's.
   };
   // Over all calls of the process, in tokens.
   struct Totals {
@@ -120,6 +122,7 @@ class WorkerLedger {
     std::set<CallId> served;                   // While it was left out of steps.
     Incarnation finishes_with = 0;             // Prompts for this decode worker; 0 = alone.
     int64_t waited = 0;                        // Tokens of steps that left out its last one.
+    bool outgrown = false;  // Has become long: it gave its blocks up, and may have others by now.
     bool is_reservation() const { return state == State::kReserved || state == State::kUnbound; }
     bool runs() const { return state == State::kRunning && has_blocks; }
     bool waits() const { return state == State::kRunning && !has_blocks; }
@@ -169,6 +172,7 @@ class WorkerLedger {
   void NoteSessionEnd(CallId call, Time now);
   bool Resumes(Account& account);
   void OnTokens(Account& account, const TokensEvent& tokens);
+  void Outgrow(Account& account);
   void CheckTaking();
   void OnReserved(Account& account, const ReservedEvent& reserved);
   void CheckRefusal(const Account& account);

@@ -26,9 +26,10 @@ void WorkerLedger::CompareOne(CallId call, Account& account, const HeldCall& hel
   }
   if (account.state != State::kRunning) return;
   const bool has_blocks = held.num_blocks > 0;
-  if (account.has_blocks && !has_blocks) preempted_.push_back(call);
+  if (account.has_blocks && !has_blocks && !account.outgrown) preempted_.push_back(call);
   if (!account.has_blocks && has_blocks) come_back_.push_back(call);
   account.has_blocks = has_blocks;
+  account.outgrown = false;
 }
 
 void WorkerLedger::Compare(const WorkerAudit& audit, bool is_late) {

@@ -117,6 +117,9 @@ TEST(CheckArgsTest, PositionsAndRowsAreNotNegative) {
   EXPECT_TRUE(CheckArgs(table).ok() && CheckArgs(rows).ok());
   indexes[1] = -1;
   ExpectRefused(table, "positions[1] = -1: must be at least 0");
+  RotaryTableArgs with_other = table;
+  with_other.other_inv_freq = x;
+  EXPECT_TRUE(CheckArgs(with_other).ok());
   ExpectRefused(rows, "rows[1] = -1: must be at least 0");
 }
 

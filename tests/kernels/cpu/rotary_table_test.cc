@@ -41,6 +41,28 @@ TEST_P(RotaryTableTest, AngleIsRoundedToFloatAndBothPartsAreScaled) {
   }
 }
 
+TEST_P(RotaryTableTest, APositionMayAskForTheOtherFrequencies) {
+  const std::vector<float> inv_freq = {1.0f, 0.5f}, other = {0.25f, 0.125f};
+  const std::vector<int32_t> positions = {3, OtherRotation(3), OtherRotation(0), 7};
+  std::vector<float> cos(8), sin(8);
+  ASSERT_TRUE(kernels_
+                  ->RotaryTable({.positions = positions.data(),
+                                 .num_tokens = 4,
+                                 .inv_freq = inv_freq.data(),
+                                 .other_inv_freq = other.data(),
+                                 .half = 2,
+                                 .cos = cos.data(),
+                                 .sin = sin.data()})
+                  .ok());
+  const Table plain = Fill({3, 3, 0, 7}, inv_freq, 1), others = Fill({3, 3, 0, 7}, other, 1);
+  for (size_t i = 0; i < 8; ++i) {
+    const Table& want = i / 2 == 1 || i / 2 == 2 ? others : plain;
+    EXPECT_EQ(cos[i], want.cos[i]) << i;
+    EXPECT_EQ(sin[i], want.sin[i]) << i;
+  }
+  EXPECT_NE(cos[0], cos[2]);
+}
+
 TEST_P(RotaryTableTest, PositionHasTheSameRotationWhereverItStands) {
   std::vector<float> inv_freq(32);
   for (int i = 0; i < 32; ++i) inv_freq[i] = std::pow(10000.0f, -static_cast<float>(i) / 32);

@@ -19,12 +19,15 @@ TEST_F(RowsTest, RotationsAreTheCpusBitByBit) {
     std::vector<int32_t> positions;
     for (int32_t p = 0; p < 70; ++p) positions.push_back(p);
     for (const int32_t p : {1000, 4095, 65537, 131071, 999999}) positions.push_back(p);
+    for (const int32_t p : {0, 1, 4095}) positions.push_back(OtherRotation(p));
+    const std::vector<float> other(half, 0.3f);
     for (const float scaling : {1.0f, 1.1386294f}) {
       const size_t size = positions.size() * half;
       std::vector<float> cos(size), sin(size);
       FillRotaryTable({.positions = positions.data(),
                        .num_tokens = std::ssize(positions),
                        .inv_freq = inv_freq.data(),
+                       .other_inv_freq = other.data(),
                        .half = half,
                        .attention_scaling = scaling,
                        .cos = cos.data(),
@@ -32,11 +35,13 @@ TEST_F(RowsTest, RotationsAreTheCpusBitByBit) {
                       0, std::ssize(positions));
       const DeviceArray<int32_t> device_positions(positions);
       const DeviceFloats device_inv_freq(DType::kF32, inv_freq);
+      const DeviceFloats device_other(DType::kF32, other);
       const DeviceFloats device_cos(DType::kF32, static_cast<int64_t>(size));
       const DeviceFloats device_sin(DType::kF32, static_cast<int64_t>(size));
       ASSERT_EQ(RotaryTable({.positions = device_positions.data(),
                              .num_tokens = std::ssize(positions),
                              .inv_freq = device_inv_freq.f32(),
+                             .other_inv_freq = device_other.f32(),
                              .half = half,
                              .attention_scaling = scaling,
                              .cos = device_cos.f32(),

@@ -86,20 +86,25 @@ TEST(ModelFilesTest, ModelsThatDifferInALayersWindowDifferInTheirDigest) {
   EXPECT_EQ(digests.size(), 3u);
 }
 
-TEST(ModelFilesTest, WorkersThatChooseOtherLongropeListsDifferInTheirDigest) {
+TEST(ModelFilesTest, OfLongropeTheDigestHasBothListsAndTheLengthBetweenThem) {
   const ModelDir dir;
   dir.CopyFrom(GoldenModelDir("llama-dynamic"));
   auto config = nlohmann::json::parse(dir.Read("config.json"));
-  config["rope_scaling"] = {{"type", "longrope"},
-                            {"original_max_position_embeddings", 64},
-                            {"short_factor", {1, 1, 1, 1}},
-                            {"long_factor", {1, 2, 3, 4}}};
-  dir.Write("config.json", config.dump());
-  const uint64_t original = DigestOf(dir.path());  // Of 256 positions.
-  EXPECT_EQ(LoadModelFiles(dir.path(), {.max_model_len = 65})->model_digest, original);
-  EXPECT_NE(LoadModelFiles(dir.path(), {.max_model_len = 64})->model_digest, original);
-  EXPECT_EQ(LoadModelFiles(dir.path(), {.max_model_len = 10})->model_digest,
-            LoadModelFiles(dir.path(), {.max_model_len = 64})->model_digest);
+  std::set<uint64_t> digests;
+  const auto add = [&](int original, std::vector<double> shorts, std::vector<double> longs) {
+    config["rope_scaling"] = {{"type", "longrope"},
+                              {"original_max_position_embeddings", original},
+                              {"attention_factor", 1},
+                              {"short_factor", std::move(shorts)},
+                              {"long_factor", std::move(longs)}};
+    dir.Write("config.json", config.dump());
+    digests.insert(DigestOf(dir.path()));
+  };
+  add(64, {1, 1, 1, 1}, {1, 2, 3, 4});
+  add(65, {1, 1, 1, 1}, {1, 2, 3, 4});
+  add(64, {1, 1, 1, 2}, {1, 2, 3, 4});
+  add(64, {1, 1, 1, 1}, {1, 2, 3, 5});
+  EXPECT_EQ(digests.size(), 4u);
 }
 
 TEST(ModelFilesTest, EndTokensComeFromGenerationConfigFirst) {

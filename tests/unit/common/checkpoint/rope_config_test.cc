@@ -12,13 +12,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-absl::StatusOr<RopeForm> ParseRope(const std::string& text, int32_t rotary_dim = 64,
-                               int32_t max_model_len = 0) {
+absl::StatusOr<RopeForm> ParseRope(const std::string& text, int32_t rotary_dim = 64) {
   const nlohmann::json object = nlohmann::json::parse(text);
   JsonFields fields("config.json", object);
-  return ParseRopeForm(
-      fields,
-      {.max_position_embeddings = 1000, .rotary_dim = rotary_dim, .max_model_len = max_model_len});
+  return ParseRopeForm(fields, {.max_position_embeddings = 1000, .rotary_dim = rotary_dim});
 }
 
 std::string RopeError(const std::string& text, int32_t rotary_dim = 64) {
@@ -118,19 +115,18 @@ TEST(RopeConfigTest, TheScalingOfATypeOfLayersChangesWhatItsParametersSay) {
 }
 
 TEST(RopeConfigTest, AFamilysOriginalLengthComesBeforeWhatIsInside) {
-  const auto factors = [](const std::string& text) {
+  const auto original = [](const std::string& text) {
     const nlohmann::json object = nlohmann::json::parse(text);
     JsonFields fields("config.json", object);
     const auto form = ParseRopeForm(fields, {.max_position_embeddings = 1000,
                                              .rotary_dim = 2,
                                              .original_positions = 4096});
-    return std::get<RopeLongrope>(form->scaling).factors;
+    return std::get<RopeLongrope>(form->scaling).original_max_positions;
   };
   const std::string inside = R"("rope_scaling": {"type": "longrope", "short_factor": [1],
       "long_factor": [2], "original_max_position_embeddings": 10}})";
-  EXPECT_EQ(factors("{" + inside), std::vector<double>{1});
-  EXPECT_EQ(factors(R"({"original_max_position_embeddings": 20, )" + inside),
-            std::vector<double>{2});
+  EXPECT_EQ(original("{" + inside), 4096);
+  EXPECT_EQ(original(R"({"original_max_position_embeddings": 20, )" + inside), 20);
 }
 
 TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
@@ -157,32 +153,25 @@ TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
 constexpr char kLongrope[] = R"({"original_max_position_embeddings": 100, "rope_scaling":
     {"type": "longrope", "short_factor": [1, 1.5], "long_factor": [2, 30]}})";
 
-TEST(RopeConfigTest, LongropeChoosesItsListByTheLongestSequenceThatIsServed) {
-  const auto factors = [](int32_t max_model_len) {
-    return std::get<RopeLongrope>(ParseRope(kLongrope, 4, max_model_len)->scaling).factors;
-  };
-  const std::vector<double> short_factors = {1, 1.5}, long_factors = {2, 30};
-  EXPECT_EQ(factors(0), long_factors);
-  EXPECT_EQ(factors(1000), long_factors);
-  EXPECT_EQ(factors(101), long_factors);
-  EXPECT_EQ(factors(100), short_factors);
-  EXPECT_EQ(factors(1), short_factors);
-  // No model is longer than its max_position_embeddings.
-  EXPECT_EQ(
-      std::get<RopeLongrope>(ParseRope(R"({"original_max_position_embeddings": 1000, "rope_scaling":
-                    {"type": "su", "short_factor": [1, 1.5], "long_factor": [2, 30]}})",
-                                   4, 5000)
-                                 ->scaling)
-          .factors,
-      short_factors);
+TEST(RopeConfigTest, LongropeHasBothListsAndTheLengthBetweenThem) {
+  const auto longrope = std::get<RopeLongrope>(ParseRope(kLongrope, 4)->scaling);
+  EXPECT_EQ(longrope.short_factors, (std::vector<double>{1, 1.5}));
+  EXPECT_EQ(longrope.long_factors, (std::vector<double>{2, 30}));
+  EXPECT_EQ(longrope.original_max_positions, 100);
+  EXPECT_DOUBLE_EQ(longrope.attention_factor, std::sqrt(1 + std::log(10.0) / std::log(100.0)));
+  EXPECT_EQ(OriginalLen(*ParseRope(kLongrope, 4)), 100);
+  EXPECT_EQ(OriginalLen(*ParseRope("{}", 4)), 0);
 }
 
-TEST(RopeConfigTest, LongropesAttentionFactorIsThatOfTheModelWhicheverListIsChosen) {
-  for (const int32_t served : {0, 50}) {
-    EXPECT_DOUBLE_EQ(
-        std::get<RopeLongrope>(ParseRope(kLongrope, 4, served)->scaling).attention_factor,
-        std::sqrt(1 + std::log(10.0) / std::log(100.0)));
-  }
+TEST(RopeConfigTest, TheLengthOfASequenceChoosesLongropesList) {
+  const RopeForm form = *ParseRope(kLongrope, 4);
+  const auto first = [&](int32_t sequence_len) {
+    return ComputeRopeFrequencies(form, 4, sequence_len).inv_freq[0];
+  };
+  EXPECT_EQ(ComputeRopeFrequencies(form, 4).inv_freq[0], 1.0f);
+  EXPECT_EQ(first(1), 1.0f);
+  EXPECT_EQ(first(100), 1.0f);
+  EXPECT_EQ(first(101), 0.5f);
 }
 
 TEST(RopeConfigTest, ListsOfTheWrongLengthOrWithoutAFrequencyAreRefusedByName) {
@@ -219,9 +208,10 @@ TEST(RopeConfigTest, OnlyYarnReachesBeyondMaxPositions) {
       MaxModelLen({.scaling = RopeYarn{.factor = 1e6, .original_max_positions = 1 << 27}}, 100),
       1 << 20);
   EXPECT_EQ(MaxModelLen({.scaling = RopeDefault{}}, 1 << 27), 1 << 20);
-  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 1}}}, 1 << 27), 1 << 20);
-  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 0.5}}}, 1 << 27), 1 << 19);
-  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 0.5}}}, 100), 100);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{{1, 1}, {4, 1}}}, 1 << 27), 1 << 20);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{{1, 1}, {4, 0.5}}}, 1 << 27), 1 << 19);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{{0.5, 1}, {4, 1}}}, 1 << 27), 1 << 19);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{{1, 1}, {4, 0.5}}}, 100), 100);
 }
 
 absl::StatusOr<RopeForm> ParseOf(const char* layers, const std::string& text) {
@@ -274,7 +264,8 @@ TEST(RopeConfigTest, AFamilyMayHaveLongropeAlone) {
                                              "long_factor": [3, 4]}})");
   ASSERT_TRUE(su.ok()) << su.status();
   const auto& longrope = std::get<RopeLongrope>(su->scaling);
-  EXPECT_EQ(longrope.factors, (std::vector<double>{3, 4}));
+  EXPECT_EQ(longrope.long_factors, (std::vector<double>{3, 4}));
+  EXPECT_EQ(longrope.original_max_positions, 16);
   EXPECT_DOUBLE_EQ(longrope.attention_factor, std::sqrt(1 + std::log(4) / std::log(16)));
   EXPECT_TRUE(parse("{}").ok());
   EXPECT_THAT(std::string(parse(R"({"rope_scaling": {"type": "yarn", "factor": 2}})")

@@ -7,6 +7,7 @@
 
 #include "common/base/random.h"
 #include "kernels/api/batch.h"
+#include "kernels/api/row_args.h"
 #include "kernels/make_device.h"
 
 namespace baton {
@@ -77,6 +78,28 @@ TEST_F(StepMetadataTest, FlattensAPrefillChunkAndADecodeRow) {
   EXPECT_THAT(List(all().block_table, 5), ElementsAre(3, 1, 0, 7, 5));
   EXPECT_THAT(WantedTokens(), ElementsAre(3));
   EXPECT_FALSE(batch_.wants_all());
+}
+
+TEST_F(StepMetadataTest, PositionsOfLongRowsAskForTheOtherRotation) {
+  StepPlan plan;
+  plan.rows.push_back({.tokens = {5, 6, 7},
+                       .context_len = 2,
+                       .block_table = {3, 1},
+                       .sample = true,
+                       .sampling = Context({1}, -1),
+                       .is_long = true});
+  plan.rows.push_back({.tokens = {9},
+                       .context_len = 8,
+                       .block_table = {0, 7, 5},
+                       .sample = true,
+                       .sampling = Context({1}, -1)});
+  Build(plan);
+  EXPECT_THAT(List(all().positions, 4),
+              ElementsAre(OtherRotation(2), OtherRotation(3), OtherRotation(4), 8));
+  EXPECT_THAT(List(all().slots(0), 4), ElementsAre(14, 15, 4, 20));
+  EXPECT_THAT(List(wanted().positions, 2), ElementsAre(OtherRotation(4), 8));
+  EXPECT_THAT(List(wanted().seq_lens, 2), ElementsAre(5, 9));
+  EXPECT_EQ(wanted().max_seqlen_k, 9);
 }
 
 TEST_F(StepMetadataTest, KeepsNothingOfThePlanBefore) {

@@ -1,0 +1,171 @@
+// Sequences that become longer than the model's original length (longrope).
+#include <gmock/gmock.h>
+
+#include "tests/unit/common/engine/engine_harness.h"
+
+namespace baton {
+namespace {
+
+using testing::ElementsAre;
+
+class LongSequencesTest : public EngineHarness {
+ protected:
+  static constexpr int32_t kOriginal = 10;
+  void SetUp() override { Make({.chunk_tokens = 8}); }
+  void Make(const EngineOptions& options, int32_t num_blocks = 64) {
+    model_.original_len = kOriginal;
+    Create(options, num_blocks);
+  }
+  std::unique_ptr<Sequence> LongPrompt(CallId call, int32_t length) {
+    auto sequence = Prompt(call, length);
+    sequence->is_long = engine_->IsLong(length);
+    return sequence;
+  }
+  const StepRow* StartOne() {
+    const StepPlan* plan = Start();
+    return plan != nullptr && plan->rows.size() == 1 ? &plan->rows[0] : nullptr;
+  }
+};
+
+TEST_F(LongSequencesTest, EveryRowOfASequenceSaysWhatTheWholeOfItIs) {
+  engine_->Add(LongPrompt(1, kOriginal));
+  engine_->Add(LongPrompt(2, kOriginal + 1));
+  for (int step = 0; step < 3; ++step) {  // Of 8 tokens.
+    const StepPlan* plan = Start();
+    for (const StepRow& row : plan->rows) {
+      if (row.num_emitted > 0) continue;
+      EXPECT_EQ(row.is_long, row.sequence.counter == 2);
+    }
+    Finish();
+  }
+  EXPECT_EQ(engine_->num_outgrown(), 1);  // The first, with its first token.
+}
+
+TEST_F(LongSequencesTest, OneThatOutgrowsTheOriginalLengthIsComputedAgainFromItsStart) {
+  engine_->Add(Decoding(1, 8));  // With its first token, 9.
+  const StepRow* row = StartOne();
+  ASSERT_NE(row, nullptr);
+  EXPECT_FALSE(row->is_long);
+  Finish();  // 10 tokens.
+  row = StartOne();
+  EXPECT_EQ(row->context_len, 9);
+  EXPECT_FALSE(row->is_long);
+  EXPECT_EQ(engine_->num_outgrown(), 0);
+  const auto progress = Finish(61);  // 11 tokens; the last was sampled by the short ones.
+  ASSERT_EQ(progress.size(), 1u);
+  EXPECT_EQ(progress[0].output->token, 61);
+  EXPECT_FALSE(progress[0].ended);
+  EXPECT_EQ(engine_->num_outgrown(), 1);
+  row = StartOne();  // At once.
+  EXPECT_EQ(engine_->num_preempted(), 0u);
+  EXPECT_EQ(row->context_len, 0);
+  EXPECT_EQ(row->tokens.size(), 8u);
+  EXPECT_TRUE(row->is_long);
+  EXPECT_FALSE(row->sample);
+  EXPECT_TRUE(Finish()[0].output == std::nullopt);
+  row = StartOne();
+  EXPECT_EQ(row->context_len, 8);
+  EXPECT_THAT(row->tokens, ElementsAre(50, 60, 61));
+  EXPECT_TRUE(row->is_long && row->sample);
+  EXPECT_EQ(Finish(62)[0].output->position, 11);
+  row = StartOne();
+  EXPECT_EQ(row->context_len, 11);  // And only once.
+  EXPECT_EQ(engine_->num_outgrown(), 1);
+  EXPECT_EQ(engine_->num_preemptions(), 0);
+}
+
+TEST_F(LongSequencesTest, OneThatWasHandedOverAtTheOriginalLengthIsComputedAgain) {
+  engine_->Add(Decoding(1, kOriginal));
+  EXPECT_EQ(engine_->num_outgrown(), 1);
+  const StepRow* row = StartOne();
+  ASSERT_NE(row, nullptr);
+  EXPECT_EQ(row->context_len, 0);
+  EXPECT_TRUE(row->is_long);
+}
+
+TEST_F(LongSequencesTest, OneThatEndsWithTheLastTokenOfTheOriginalLengthIsNot) {
+  engine_->Add(Decoding(1, 8, {.max_tokens = 3}));
+  Start();
+  Finish();
+  Start();
+  EXPECT_TRUE(Finish()[0].ended);
+  EXPECT_EQ(engine_->num_outgrown(), 0);
+}
+
+TEST_F(LongSequencesTest, APrefillIsWhatItsPromptIsWhateverItSamples) {
+  auto sequence = LongPrompt(1, kOriginal);
+  sequence->prefill_only = true;
+  engine_->Add(std::move(sequence));
+  Start();
+  Finish();
+  Start();
+  const auto progress = Finish();
+  ASSERT_TRUE(progress[0].ended);
+  EXPECT_FALSE(progress[0].released->is_long);
+  EXPECT_EQ(progress[0].released->num_computed, kOriginal);
+  EXPECT_EQ(engine_->num_outgrown(), 0);
+}
+
+// The tokens are the same, the keys are not.
+TEST_F(LongSequencesTest, BlocksOfShortAndLongSequencesAreNotShared) {
+  engine_->Add(LongPrompt(1, 8));
+  Start();
+  Finish();
+  const std::vector<int32_t> tokens = New(1, 20)->tokens;
+  EXPECT_EQ(pool_->Match(PrefixSalt("t", false), tokens, 8).num_sealed(), 2);
+  EXPECT_EQ(pool_->Match(PrefixSalt("t", true), tokens, 8).num_sealed(), 0);
+  Start();
+  Finish();  // 10 tokens,
+  Start();
+  Finish();  // 11: long.
+  Start();
+  Finish();
+  EXPECT_EQ(pool_->Match(PrefixSalt("t", true), tokens, 8).num_sealed(), 2);
+}
+
+TEST_F(LongSequencesTest, NobodysTokenIsFollowedByOneOfTheOtherKind) {
+  Make({.chunk_tokens = 8, .steps_in_flight = 2});
+  engine_->Add(Decoding(1, 8));
+  engine_->Add(Decoding(2, 3));
+  Start();  // The first has 9 tokens.
+  const StepPlan* follow_up = Start();
+  ASSERT_NE(follow_up, nullptr);  // 10.
+  for (const StepRow& row : follow_up->rows) EXPECT_FALSE(row.is_long);
+  Finish();
+  EXPECT_EQ(Start(), nullptr);  // 11.
+  Finish();
+  EXPECT_EQ(engine_->num_outgrown(), 1);
+  const StepPlan* next = Start();
+  EXPECT_THAT(Calls(*next), ElementsAre(1, 2));
+  EXPECT_THAT(Contexts(*next), ElementsAre(0, 5));
+}
+
+TEST_F(LongSequencesTest, OneThatIsSwappedOutComesBackAsWhatItWas) {
+  Make({.chunk_tokens = 16, .swap_blocks = 16}, 5);
+  engine_->Add(Decoding(1, 7));  // Two blocks each.
+  engine_->Add(Decoding(2, 7));
+  for (int step = 0; step < 40 && engine_->step_in_flight() == nullptr; ++step) {
+    const StepPlan* plan = Start();
+    if (plan == nullptr) break;
+    for (const StepRow& row : plan->rows) {
+      const auto end = row.context_len + static_cast<int32_t>(row.tokens.size());
+      // Whole prompts at once here, so the row's end is the sequence's.
+      EXPECT_EQ(row.is_long, end > kOriginal) << row.sequence.counter << " " << end;
+    }
+    for (const SequenceProgress& progress : Finish()) {
+      if (progress.output && progress.output->position == 17) engine_->Remove(progress.call);
+    }
+  }
+  EXPECT_GT(engine_->num_swaps(), 0);
+  EXPECT_EQ(engine_->num_outgrown(), 2);
+  EXPECT_EQ(engine_->CountUnownedHostBlocks(), 0);
+}
+
+TEST_F(LongSequencesTest, WithoutAnOriginalLengthNothingIsLong) {
+  model_.original_len = 0;
+  Create({.chunk_tokens = 8}, 64);
+  EXPECT_FALSE(engine_->IsLong(1 << 30));
+}
+
+}  // namespace
+}  // namespace baton
