@@ -21,7 +21,7 @@ namespace {
 #if defined(BATON_CUDA_DEVICE)
 constexpr int kSteps = 500;
 #else
-constexpr int kSteps = 2;
+constexpr int kSteps = 1;
 #endif
 
 const std::string kModel = std::string(BATON_SOURCE_DIR) + "/deploy/models/tiny-kjv";

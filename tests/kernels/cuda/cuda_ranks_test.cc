@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstdlib>
 #include <future>
 #include <mutex>
 
@@ -188,7 +189,10 @@ TEST_F(CudaRanksTest, FamiliesGiveTheBitsOfOneRankAtEverySize) {
        .vocab = 113,
        .window = 9},
   };
-  for (const ModelShape& shape : shapes) ExpectBitsOfOne(shape);
+  for (ModelShape shape : shapes) {
+    if (std::getenv("BATON_NIGHTLY") == nullptr) shape.sizes = {4};  // Of what the others do too.
+    ExpectBitsOfOne(shape);
+  }
 }
 
 // Of every expert each rank has a part; the sums of a token's experts are one tree.
