@@ -141,7 +141,8 @@ TEST_F(SessionTest, BulkDoesNotPassWhatItsCallHasToSayBefore) {
   output_.AddBulk(EndOf(1, 10));
   std::vector<size_t> of_call;
   while (!output_.empty()) {
-    for (const v1::CallTold& told : output_.Next().calls()) {
+    const v1::ToRouter message = output_.Next();
+    for (const v1::CallTold& told : message.calls()) {
       if (told.call() == 1) of_call.push_back(told.end().message().size());
     }
   }
