@@ -68,7 +68,13 @@ class RouterService::DrivenNode : public Node<RouterMail> {
  public:
   explicit DrivenNode(RouterService* service) : service_(service) {}
 
-  void Handle(RouterMail mail, Time now) override { service_->node_.Handle(std::move(mail), now); }
+  void Handle(RouterMail mail, Time now) override {
+    // A worker that goes and is there again before the next time was lost all the same.
+    if (std::holds_alternative<WorkerUp>(mail) || std::holds_alternative<WorkerDown>(mail)) {
+      service_->published_at_ = {};
+    }
+    service_->node_.Handle(std::move(mail), now);
+  }
   void Step(Time now) override { service_->node_.Step(now); }
   Time NextDeadline() const override {
     return std::min(service_->node_.NextDeadline(), service_->publish_due_);
@@ -109,7 +115,8 @@ absl::StatusOr<uint64_t> RouterService::Submit(ValidRequest request,
   {
     absl::MutexLock lock(&mutex_);
     if (stopped_) return absl::UnavailableError("the router is shutting down");
-    if (!deliveries_.empty() &&
+    // Of few a pause of this process is the cause: they are told in the next turn.
+    if (deliveries_.size() >= options_.max_deliveries &&
         SteadyNow() - deliveries_.front().since > options_.max_delivery_wait) {
       return absl::ResourceExhaustedError(
           "the router is behind with its answers: try again in a second");

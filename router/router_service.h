@@ -30,7 +30,7 @@ struct RouterServiceOptions {
   size_t max_offered_requests = 4096;  // Submitted and not yet seen by the node.
   Duration most_turn = kMostTurn;      // See Alive.
   // Events that wait to be told to clients. When there are so many, further tokens of a choice join
-  // those of it that wait; when the first has waited for so long, no request is taken.
+  // those of it that wait; if the first has waited for so long then, no request is taken.
   size_t max_deliveries = 16384;
   Duration max_delivery_wait = std::chrono::seconds(1);
 };

@@ -104,7 +104,7 @@ class Device {
   // RESOURCE_EXHAUSTED names the size. Aligned to 64 bytes at least.
   virtual absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) = 0;
 
-  // The parts have been read on return. DATA_LOSS: the file that one lies in cannot be.
+  // The parts have been read on return. DATA_LOSS, of a GPU: the file that one lies in cannot be.
   virtual absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) = 0;
 
   // The same, and the threads read the parts with the caller. A CPU has its own.

@@ -182,7 +182,7 @@ class EmulatedModelsTest(unittest.TestCase):
                 others = [s for s in cluster.workers if s not in (prefill, decode)]
                 self.kill(cluster, *others)
                 self.assertEqual(ask(cluster, REQUESTS[2]), known[kind])
-                self.assertTrue(cluster.said_of(decode)["alone"])
+                await_true(lambda: cluster.said_of(decode)["alone"], 30, "it computes prompts itself")
                 for server in others:
                     server.launch()
                 for server in others:

@@ -167,7 +167,7 @@ bool WorkerLedger::Resumes(Account& account) {
   const bool in_step = std::ranges::find(rows, parked.call, &Row::call) != rows.end();
   totals_.resumed_amid_step += in_step ? 1 : 0;
   account.computed = account.most = parked.num_tokens - 1;
-  account.resumes = true;
+  account.had = parked.num_tokens;
   parked_.erase(it);
   return true;
 }
@@ -258,19 +258,22 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
     account.most = account.computed.value_or(0);
   }
   if (!tokens.outputs.empty()) account.own = false;
-  const auto is_long = [&] {
-    return options_.original_len > 0 && account.num_tokens > options_.original_len;
+  const auto is_long = [this](int32_t num_tokens) {
+    return options_.original_len > 0 && num_tokens > options_.original_len;
   };
-  const bool was_long = is_long();
+  // What is told again to one that returned was there before.
+  const bool was_long = is_long(std::max(account.num_tokens, account.had));
   account.num_tokens += static_cast<int32_t>(tokens.outputs.size());
   account.told = std::min(8, account.told + static_cast<int32_t>(tokens.outputs.size()));
-  if (is_long() && !was_long) Outgrow(account);
+  const bool ends = !tokens.outputs.empty() && tokens.outputs.back().finish != FinishReason::kNone;
+  if (is_long(account.num_tokens) && !was_long && !ends) Outgrow(account);
 }
 
 // What it holds is of no use any more.
 void WorkerLedger::Outgrow(Account& account) {
   totals_.may_recompute += account.computed.value_or(0);
   account.outgrown = true;
+  account.had = 0;
   account.computed.reset();
   account.least = 0;
   account.sealed.clear();

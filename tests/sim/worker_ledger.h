@@ -105,7 +105,7 @@ class WorkerLedger {
     bool joins = false;        // No handoff: all full blocks before its last token are here.
     bool returns = false;      // Likewise, of an answer that was computed here before.
     bool own = false;          // No handoff: its prompt is computed here, and no token came yet.
-    bool resumes = false;      // It has all that another call of its sequence had.
+    int32_t had = 0;           // Tokens of the call of its sequence whose K/V it goes on with.
     int32_t told = 0;          // Tokens of it that are said again if need be.
     bool transfer_open = false;
     bool has_blocks = false;  // While running: else it waits for all of them.

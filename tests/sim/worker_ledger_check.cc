@@ -256,7 +256,7 @@ void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
                             return row.sampling.get();
                           }) != follow_up_->rows.end();
     // One that resumed may have had a follow-up.
-    const bool may_have_next = has_next || account.resumes;
+    const bool may_have_next = has_next || account.had > 0;
     if (held.num_blocks > BlocksOf(account.num_tokens + (may_have_next ? 1 : 0), computed)) {
       Violate(absl::StrCat("a call holds ", held.num_blocks, " blocks of ", account.num_tokens,
                            " tokens, of which ", computed, " are computed"));
