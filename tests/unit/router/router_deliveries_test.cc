@@ -1,4 +1,5 @@
 // What the router's service says to clients, and the thread on which it does.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
