@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -50,29 +49,10 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
     // What is held for its reader has grown by so many bytes, or shrunk. The first of them are of
     // the free part (TakeFree): a reader that keeps up is never told that others do not.
     static constexpr int64_t kFreeBytes = int64_t{24} << 10;
-    bool Hold(int64_t bytes) {
-      if (bytes <= 0) {
-        const int64_t charged = std::min(charged_, -bytes);
-        GiveBack(charged, std::min(free_, -bytes - charged));
-        return true;
-      }
-      const int64_t free = budget_->TakeFree(free_, bytes);
-      free_ += free;
-      if (!Grow(bytes - free)) {
-        GiveBack(0, free);
-        return false;
-      }
-      charged_ += bytes - free;
-      return true;
-    }
+    bool Hold(int64_t bytes);
 
    private:
-    void GiveBack(int64_t charged, int64_t free) {
-      Grow(-charged);
-      charged_ -= charged;
-      budget_->GiveFree(free);
-      free_ -= free;
-    }
+    void GiveBack(int64_t charged, int64_t free);
 
     const std::shared_ptr<AnswerBudget> budget_;
     const std::string tenant_;
@@ -96,35 +76,13 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
   }
 
  private:
-  bool Take(const std::string& tenant, int64_t bytes) {
-    if (bytes == 0) return true;
-    absl::MutexLock lock(&mutex_);
-    const int64_t left = max_bytes_ - used_ - bytes;
-    const auto it = tenants_.try_emplace(tenant).first;
-    const bool is_taken =
-        bytes < 0 || (left >= 0 && (tenant.empty() || it->second + bytes <= left));
-    if (is_taken) {
-      used_ += bytes;
-      it->second += bytes;
-    }
-    if (it->second == 0) tenants_.erase(it);
-    return is_taken;
-  }
+  bool Take(const std::string& tenant, int64_t bytes);
 
   // How much of `bytes` is of the free part, for an answer that has so much of it. None has more
   // than a part of what is left: however many hold all that they may, there is some for one more,
   // which a reader that keeps up does not exceed.
-  int64_t TakeFree(int64_t has, int64_t bytes) {
-    absl::MutexLock lock(&mutex_);
-    const int64_t most = std::min(Share::kFreeBytes, (kMaxFreeBytes - free_ + has) / kFreeParts);
-    const int64_t taken = std::clamp<int64_t>(most - has, 0, bytes);
-    free_ += taken;
-    return taken;
-  }
-  void GiveFree(int64_t bytes) {
-    absl::MutexLock lock(&mutex_);
-    free_ -= bytes;
-  }
+  int64_t TakeFree(int64_t has, int64_t bytes);
+  void GiveFree(int64_t bytes);
 
   static constexpr int64_t kFreeParts = 4096;
 

@@ -444,7 +444,12 @@ absl::Status LateDevice::Synchronize() {
   changed_.notify_all();
   const bool ended = changed_.wait_for(lock, options_.limit, [this] { return lost_ || IsIdle(); });
   permits_ = 0;
-  if (!ended) return NotEndedWithin(info_.name, options_.limit);
+  if (!ended) {
+    // It counts as lost: who hears it frees memory, which a work that is only slow may still touch.
+    lost_ = true;
+    changed_.wait(lock, [this] { return !running_; });
+    return NotEndedWithin(info_.name, options_.limit);
+  }
   return lost_ ? Lost() : absl::OkStatus();
 }
 

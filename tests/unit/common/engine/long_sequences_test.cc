@@ -147,6 +147,8 @@ TEST_F(LongSequencesTest, NobodysTokenIsFollowedByOneOfTheOtherKind) {
   ASSERT_NE(follow_up, nullptr);  // 10.
   for (const StepRow& row : follow_up->rows) EXPECT_FALSE(row.is_long);
   Finish();
+  ASSERT_LT(engine_->follow_up_due(), kNever);
+  now_ = engine_->follow_up_due();
   EXPECT_EQ(Start(), nullptr);  // 11.
   Finish();
   EXPECT_EQ(engine_->num_outgrown(), 1);
