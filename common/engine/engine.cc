@@ -155,21 +155,11 @@ void Engine::ResumePreempted() {
     Sequence& sequence = *oldest->second;
     while (!TakeBlocks(sequence)) {
       // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
-      if (ReclaimNow(oldest->first, /*alone=*/running_.empty())) continue;
-      if (!PreemptFor(oldest->first)) return;
+      if (!ReclaimNow(oldest->first, /*alone=*/running_.empty())) return;
     }
     BATON_CHECK(sequence.blocks.size() >= allocator_.BlocksFor(sequence.num_tokens()));
     running_.insert(preempted_.extract(oldest));
   }
-}
-
-// Who was preempted is younger than all that run, but who outgrew its blocks need not be.
-bool Engine::PreemptFor(const AgeKey& needy) {
-  if (running_.empty() || (swap_ && swap_->frees_soon())) return false;
-  const auto youngest = std::prev(running_.end());
-  if (youngest->first < needy) return false;
-  Preempt(youngest);
-  return true;
 }
 
 // True if blocks came back at once: nothing else would tell that they have.

@@ -166,7 +166,6 @@ class Engine {
   void ResumePreempted();
   bool EnsureBlocks(Sequence& sequence);
   bool ReclaimNow(const AgeKey& needy, bool alone);
-  bool PreemptFor(const AgeKey& needy);
   void Preempt(SequencesByAge::iterator victim);
   // It has become long, and its K/V is still that of a short one.
   bool Outgrows(const Sequence& sequence) const {

@@ -106,21 +106,6 @@ TEST_F(LongSequencesTest, APrefillIsWhatItsPromptIsWhateverItSamples) {
   EXPECT_EQ(engine_->num_outgrown(), 0);
 }
 
-// It gave up its blocks, and needs as many and room for others' next entries besides.
-TEST_F(LongSequencesTest, TheOldestGoesOnThoughItGaveUpItsBlocks) {
-  Make({.chunk_tokens = 8}, /*num_blocks=*/4);
-  engine_->Add(Decoding(1, 9));  // Three blocks with its first token,
-  engine_->Add(Decoding(2, 3));  // and the fourth.
-  Start();
-  Finish();
-  EXPECT_EQ(engine_->num_outgrown(), 1);
-  const StepPlan* next = Start();
-  ASSERT_NE(next, nullptr);
-  EXPECT_THAT(Calls(*next), ElementsAre(1));
-  EXPECT_TRUE(next->rows[0].is_long);
-  EXPECT_EQ(engine_->num_preemptions(), 1);
-}
-
 // The tokens are the same, the keys are not.
 TEST_F(LongSequencesTest, BlocksOfShortAndLongSequencesAreNotShared) {
   engine_->Add(LongPrompt(1, 8));
