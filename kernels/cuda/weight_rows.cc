@@ -17,51 +17,20 @@ namespace {
 // ask for its pages, and kept by the cache of a core.
 constexpr int64_t kTaskBytes = int64_t{128} << 10;
 
-// As FromFloat and ToFloat of floats.h, which the tests compare. Both sides of every choice are
-// computed, so that a compiler makes vectors of a row.
-uint32_t Choose(bool first, uint32_t a, uint32_t b) { return first ? a : b; }
-uint32_t FloatBits(uint32_t bits) { return bits; }
-uint32_t FloatBits(Bf16 x) { return uint32_t{x.bits} << 16; }
-uint32_t FloatBits(F16 x) {
-  const uint32_t magnitude = x.bits & 0x7fffu;
-  const uint32_t finite = ToBits(FromBits(magnitude << 13) * 0x1p112f);
-  return (uint32_t{x.bits} & 0x8000u) << 16 |
-         Choose(magnitude >= 0x7c00u, 0x7f800000u | magnitude << 13, finite);
-}
-template <typename To>
-uint16_t Rounded(uint32_t bits);
-template <>
-uint16_t Rounded<Bf16>(uint32_t bits) {
-  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return static_cast<uint16_t>(
-      Choose(is_nan, bits >> 16 | 0x40, (bits + 0x7fff + (bits >> 16 & 1)) >> 16));
-}
-template <>
-uint16_t Rounded<F16>(uint32_t bits) {
-  constexpr uint32_t kLeastNormal = 113u << 23, kUnit = 126u << 23;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  const uint32_t small = ToBits(FromBits(magnitude) + FromBits(kUnit)) - kUnit;
-  const uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
-  uint32_t code = Choose(magnitude < kLeastNormal, small, normal);
-  code = Choose(magnitude >= 0x477ff000u, 0x7c00u, code);
-  code = Choose(magnitude > 0x7f800000u, 0x7e00u, code);
-  return static_cast<uint16_t>((bits >> 16 & 0x8000u) | code);
-}
-
 template <typename From, typename To>
 void RoundRow(const std::byte* from, int64_t count, std::byte* to) {
   for (int64_t i = 0; i < count; ++i) {
     From x;
     std::memcpy(&x, from + i * sizeof(From), sizeof(From));
-    const uint16_t y = Rounded<To>(FloatBits(x));
-    std::memcpy(to + i * sizeof(y), &y, sizeof(y));
+    const To y = FromFloat<To>(ToFloat(x));
+    std::memcpy(to + i * sizeof(To), &y, sizeof(To));
   }
 }
 
 using RoundRowFn = void (*)(const std::byte* from, int64_t count, std::byte* to);
 template <typename To>
 RoundRowFn RoundTo(DType from) {
-  if (from == DType::kF32) return RoundRow<uint32_t, To>;
+  if (from == DType::kF32) return RoundRow<float, To>;
   return from == DType::kF16 ? RoundRow<F16, To> : RoundRow<Bf16, To>;
 }
 

@@ -127,7 +127,8 @@ def least_of_turn(code, word, times):
 
 def kernels_of(cubin, home):
     """Demangled name -> (registers, text of its code)."""
-    run = lambda *words: subprocess.run(words, check=True, capture_output=True, text=True).stdout  # noqa: E731
+    def run(*words):
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
     used = run(home / "bin/cuobjdump", "-res-usage", cubin)
     registers = dict(re.findall(r"Function (\w+):\s*\n.*?\bREG:(\d+)", used))
     code = {}

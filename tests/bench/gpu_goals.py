@@ -154,8 +154,11 @@ SEGMENTS = r" in 8 segments"
 def goals(gpu, entries, published, text):
     """(goal, what is computed, its limit, what was measured) of each."""
     rows = measured_rows(text)
-    high = lambda family, part: max(((e[part][1], e["limits"][part == "bytes"]) for e in entries  # noqa: E731
-                                     if e["kernel"].startswith(family)), default=(0, ""))
+
+    def high(family, part):
+        return max(((entry[part][1], entry["limits"][part == "bytes"]) for entry in entries
+                    if entry["kernel"].startswith(family)), default=(0, ""))
+
     for dim, least in ((64, 75), (128, 75), (256, 45)):
         speed, limit = high(f"prefill D {dim}", "flops")
         says = f"{speed / 1e12:.0f} TFLOP/s"

@@ -84,7 +84,9 @@ def cycles_of_turn(gpu, loop, warps, written):
     """Of an SM for a turn of `warps` that multiply, to whom copies write so many bytes of shared
     memory: by what they are spent on."""
     quarters = min(PARTITIONS, warps)
-    of_each = lambda lanes, instructions: warps * instructions * 32 / lanes / quarters  # noqa: E731
+
+    def of_each(lanes, instructions):
+        return warps * instructions * 32 / lanes / quarters
     return {"tensor cores": product_cycles(gpu, loop, warps),
             "shared memory": (shared_bytes(loop, warps) + written) / SHARED_BYTES,
             "issue slots": of_each(32, loop.all),

@@ -100,6 +100,9 @@ def main():
         copy = out / "include" / file if file.endswith(".h") else out / file.replace("/", "_")
         copy.parent.mkdir(parents=True, exist_ok=True)
         write(copy, plant((root / file).read_text(), mine))
+    for copy in (out / "include").rglob("*.h"):  # Of a list of before: it would hide the header.
+        if str(copy.relative_to(out / "include")) not in files:
+            copy.unlink()
     write(out / "planted_names.inc", "".join(f'"{bug["name"]}",\n' for _, bug in bugs))
     write(out / "planted_bugs.list", "".join(f'{bug["name"]} {bug["by"]}\n' for _, bug in bugs))
 

@@ -72,33 +72,29 @@ absl::StatusOr<double> GpuBench::CopiesPerSecond(const Buffer& from, const Buffe
   return 1 / seconds;
 }
 
-absl::StatusOr<double> GpuBench::MmaOpsPerSecond() {
-  const cuda::TensorPeak peak{.blocks = quick() ? 2 : 16384, .rounds = quick() ? 2 : 128};
-  ASSIGN_OR_RETURN(const Buffer sums,
-                   device_->Allocate(int64_t{4} * peak.blocks * cuda::TensorPeak::kThreads,
-                                     MemoryKind::kDevice));
+template <typename Peak, typename Multiply>
+absl::StatusOr<double> GpuBench::OpsPerSecond(const Peak& peak, const Multiply& multiply) {
+  ASSIGN_OR_RETURN(const Buffer sums, device_->Allocate(int64_t{4} * peak.blocks * Peak::kThreads,
+                                                        MemoryKind::kDevice));
   const cudaStream_t stream = ComputeStream(*device_);
   ASSIGN_OR_RETURN(const double seconds, timer_.SecondsPerCall([&](int64_t) {
-    return cuda::ToStatus(cuda::MultiplyOnly(peak, sums.floats(DType::kF32).f32(), stream),
-                          "MultiplyOnly");
+    return cuda::ToStatus(multiply(peak, sums.floats(DType::kF32).f32(), stream), "products alone");
   }));
   return peak.ops() / seconds;
+}
+
+absl::StatusOr<double> GpuBench::MmaOpsPerSecond() {
+  return OpsPerSecond(cuda::TensorPeak{.blocks = quick() ? 2 : 16384, .rounds = quick() ? 2 : 128},
+                      cuda::MultiplyOnly);
 }
 
 absl::StatusOr<double> GpuBench::WgmmaOpsPerSecond() {
   int sms = 0;
   RETURN_IF_ERROR(cuda::ToStatus(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0),
                                  "cudaDeviceGetAttribute"));
-  const cuda::TensorPeakSm90 peak{.blocks = quick() ? 2 : 8 * sms, .rounds = quick() ? 2 : 256};
-  ASSIGN_OR_RETURN(const Buffer sums,
-                   device_->Allocate(int64_t{4} * peak.blocks * cuda::TensorPeakSm90::kThreads,
-                                     MemoryKind::kDevice));
-  const cudaStream_t stream = ComputeStream(*device_);
-  ASSIGN_OR_RETURN(const double seconds, timer_.SecondsPerCall([&](int64_t) {
-    return cuda::ToStatus(cuda::MultiplyOnlySm90(peak, sums.floats(DType::kF32).f32(), stream),
-                          "MultiplyOnlySm90");
-  }));
-  return peak.ops() / seconds;
+  return OpsPerSecond(
+      cuda::TensorPeakSm90{.blocks = quick() ? 2 : 8 * sms, .rounds = quick() ? 2 : 256},
+      cuda::MultiplyOnlySm90);
 }
 
 // The roof is that of what the GPU's own kernels multiply by.

@@ -91,6 +91,8 @@ class GpuBench {
   absl::StatusOr<Buffer> UploadBytes(const std::byte* data, int64_t bytes);
   absl::StatusOr<double> CopiesPerSecond(const Buffer& from, const Buffer& to, int64_t bytes);
   absl::Status MeasureTensorCores();
+  template <typename Peak, typename Multiply>
+  absl::StatusOr<double> OpsPerSecond(const Peak& peak, const Multiply& multiply);
   absl::StatusOr<double> MmaOpsPerSecond();
   absl::StatusOr<double> WgmmaOpsPerSecond();
 

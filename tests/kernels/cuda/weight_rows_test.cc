@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/mapped_pages.h"
 #include "kernels/cuda/floats.h"
 #include "kernels/cuda/weights.h"
 #include "tests/kernels/cuda/shrinking_file.h"
+#include "tests/unit/common/base/populating_kernel.h"
 
 namespace baton::cuda {
 namespace {
@@ -29,7 +29,7 @@ uint16_t Kept(DType dtype, float x) {
   return dtype == DType::kBF16 ? FromFloat<Bf16>(x).bits : FromFloat<F16>(x).bits;
 }
 
-// Any bits but those of NaNs, which a matrix has none of; NaNs have a test.
+// Any bits but those of NaNs, which a matrix has none of.
 std::vector<std::byte> AnyNumbers(DType dtype, int64_t count) {
   std::vector<std::byte> bytes(count * SizeOf(dtype));
   uint32_t state = 12345;
@@ -73,33 +73,6 @@ std::vector<std::byte> Expected(const WeightRowsArgs& args) {
   return bytes;
 }
 
-TEST(WeightRowsTest, EveryNumberRoundsAsKernelsRound) {
-  for (const DType stored : kStored) {
-    std::vector<uint32_t> all;
-    for (uint32_t upper = 0; upper <= 0xffff; ++upper) {
-      if (stored != DType::kF32) {
-        all.push_back(upper);
-        continue;
-      }
-      // Beside each place where a half or a bf16 is cut.
-      for (const uint32_t lower : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x2fffu, 0x3000u, 0x7fffu,
-                                   0x8000u, 0x8001u, 0xffffu}) {
-        all.push_back(upper << 16 | lower);
-      }
-    }
-    std::vector<std::byte> file(all.size() * SizeOf(stored));
-    for (size_t i = 0; i < all.size(); ++i) {
-      std::memcpy(file.data() + i * SizeOf(stored), &all[i], SizeOf(stored));
-    }
-    const WeightRows part{file.data(), stored, 1};
-    for (const DType kept : kKept) {
-      const WeightRowsArgs args{
-          .part = part, .count = 1, .k = static_cast<int64_t>(all.size()), .dtype = kept};
-      EXPECT_TRUE(Copied(args) == Expected(args)) << ToString(stored) << " " << ToString(kept);
-    }
-  }
-}
-
 TEST(WeightRowsTest, ThreadsShareRowsOfAnyLengthStrideAndType) {
   ThreadPool four(4);
   // Rows of a task, more than those, and longer than one.
@@ -137,7 +110,7 @@ TEST(WeightRowsTest, AFileThatHasBecomeShorterIsAnErrorOfEveryNumberOfThreads) {
   constexpr int64_t kRows = 3000, kColumns = 512;
   ShrinkingFile file(AnyNumbers(DType::kBF16, kRows * kColumns));
   file.ShrinkTo(1 << 20);
-  if (TouchPages({file.data() + (2 << 20), 1}).ok()) GTEST_SKIP() << "an old kernel";
+  if (!KernelFindsUnreadablePages()) GTEST_SKIP() << "a kernel without MADV_POPULATE_READ";
   const WeightRows part{file.data(), DType::kBF16, kRows};
   std::vector<std::byte> out(kRows * kColumns * 2);
   for (const int threads : {1, 4}) {

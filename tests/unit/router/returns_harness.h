@@ -33,6 +33,16 @@ class ReturnsHarness : public RecoveryHarness {
     EXPECT_EQ(last_decode().prefill, 0u);
     EXPECT_FALSE(last_decode().compute_prompt);
   }
+  // And so its answer ends.
+  void ExpectEndWithoutPrefill() {
+    Ready(decode_call(), 2);
+    Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
+    EXPECT_THAT(Seen(1), testing::ElementsAre(50, 51));
+    EXPECT_EQ(Ended(1), absl::StatusCode::kOk);
+    EXPECT_EQ(outbox_.prefills.size(), 1u);
+    EXPECT_EQ(node_->counters().returns, 1);
+    EXPECT_EQ(node_->counters().moves + node_->counters().retries, 0);
+  }
   // It has become an ordinary loss, after that.
   void ExpectMoved() {
     Judged();

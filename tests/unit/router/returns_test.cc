@@ -26,13 +26,7 @@ TEST_F(ReturnsTest, AnAnswerGoesOnWhereItWasAndNothingIsPrefilled) {
   EXPECT_EQ(last_decode().tokens, (std::vector<int32_t>{7, 7, 7, 50}));
   EXPECT_EQ(last_decode().prompt_length, 3);
   EXPECT_EQ(last_decode().attempt, 2u);
-  Ready(decode_call(), 2);
-  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
-  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
-  EXPECT_EQ(Ended(1), Code::kOk);
-  EXPECT_EQ(outbox_.prefills.size(), 1u);
-  EXPECT_EQ(node_->counters().returns, 1);
-  EXPECT_EQ(node_->counters().moves + node_->counters().retries, 0);
+  ExpectEndWithoutPrefill();
   EXPECT_EQ(node_->counters().self_prefills, 0);
   EXPECT_TRUE(node_->idle());
 }
@@ -138,13 +132,7 @@ TEST_F(ReturnsTest, ACallWhoseConnectionWasReplacedGoesOnOverTheOneThatStands) {
   Handle(CallClosed{
       .call = decode_call(), .status = absl::AbortedError("replaced"), .is_replaced = true});
   ExpectReturned();
-  Ready(decode_call(), 2);
-  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
-  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
-  EXPECT_EQ(Ended(1), Code::kOk);
-  EXPECT_EQ(outbox_.prefills.size(), 1u);
-  EXPECT_EQ(node_->counters().returns, 1);
-  EXPECT_EQ(node_->counters().moves + node_->counters().retries, 0);
+  ExpectEndWithoutPrefill();
 }
 
 TEST_F(ReturnsTest, ACallThatItsWorkerAbortedDoesNot) {
