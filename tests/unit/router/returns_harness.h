@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "tests/unit/router/recovery_harness.h"
 
 namespace baton {
