@@ -76,9 +76,6 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
   if (calls_.IsLive(request.sequence, request.attempt)) {
     return absl::AlreadyExistsError("this attempt of the sequence is being decoded");
   }
-  if (engine_.num_preempted() > 0) {
-    return absl::ResourceExhaustedError("a preempted sequence waits for blocks");
-  }
   return absl::OkStatus();
 }
 
@@ -100,6 +97,9 @@ absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_miss
 }
 
 absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Time now) {
+  if (engine_.num_preempted() > 0) {
+    return absl::ResourceExhaustedError("a preempted sequence waits for blocks");
+  }
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   BlockTable table = allocator_.Match(
       PrefixSalt(request.tenant, engine_.IsLong(num_tokens)), request.tokens, num_tokens - 1,

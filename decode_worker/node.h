@@ -89,7 +89,8 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   void OnOpened(DecodeOpened opened, Time now);
   absl::Status Admissible(const DecodeRequest& request) const;
   // Pins the cached prefix and reserves the rest, both as far as the model's window sees them.
-  // RESOURCE_EXHAUSTED when there is no room, or a prompt is not to be computed here now;
+  // RESOURCE_EXHAUSTED when there is no room, or others wait for it, or a prompt is not to be
+  // computed here now;
   // FAILED_PRECONDITION when nobody is to bring or compute it, and it is not here.
   absl::StatusOr<BlockTable> Reserve(const DecodeRequest& request, Time now);
   absl::Status CheckOwn(const DecodeRequest& request, int32_t num_missing, Time now) const;
@@ -121,7 +122,7 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   // No step touches its blocks any more.
   void Settle(Entry& entry);
   const Sequence& SequenceOf(const Entry& parked) const;
-  // What goes on exactly there, if that is parked; else null.
+  // What goes on exactly there, if that is parked and no older one waits for blocks; else null.
   Entry* FindParked(const DecodeRequest& request);
   bool GoesOnFrom(const Entry& parked, const DecodeRequest& request) const;
   void Resume(Entry& parked, DecodeOpened opened, Time now);

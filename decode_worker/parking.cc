@@ -58,11 +58,14 @@ bool DecodeNode::GoesOnFrom(const Entry& parked, const DecodeRequest& request) c
          std::equal(request.tokens.begin(), request.tokens.end(), sequence.tokens.begin());
 }
 
+// It needs no block, so it goes on beside younger ones that wait for some, as it had. Behind an
+// older one it stays: that takes its blocks as soon as no step touches them.
 DecodeEntry* DecodeNode::FindParked(const DecodeRequest& request) {
   if (request.prefill != 0 || request.compute_prompt) return nullptr;
   const auto it = parked_.find(request.sequence);
   if (it == parked_.end()) return nullptr;
   Entry& entry = calls_.at(it->second);
+  if (engine_.WaitsBefore(entry.age)) return nullptr;
   return GoesOnFrom(entry, request) ? &entry : nullptr;
 }
 

@@ -129,6 +129,10 @@ class Engine {
   }
   size_t num_running() const { return running_.size(); }
   size_t num_preempted() const { return preempted_.size(); }
+  // Whether an older one waits for blocks.
+  bool WaitsBefore(const AgeKey& age) const {
+    return !preempted_.empty() && preempted_.begin()->first < age;
+  }
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_swaps() const { return num_swaps_; }  // Of the preemptions.
   int64_t num_outgrown() const { return num_outgrown_; }

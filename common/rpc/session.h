@@ -23,8 +23,10 @@ namespace baton {
 inline constexpr int64_t kMostMessageBytes = 256 << 10;
 // What is said of one call at a time, within the largest message of a connection.
 inline constexpr int64_t kMostItemBytes = (16 << 20) - 1024;
-// Of one call's bulk that waits: a worker ends the call rather than, soon, the session.
-inline constexpr int64_t kMostBulkMiB = 8;
+// Of one call's bulk that waits: a worker ends the call rather than, soon, the session. The scores
+// of the largest request that routers of ours ask for fit, of a prompt of up to 262,144 tokens: it
+// ends nowhere in the middle, however many of them a step computes.
+inline constexpr int64_t kMostBulkMiB = 16;
 inline constexpr int64_t kMostBulkBytes = kMostBulkMiB << 20;
 inline constexpr size_t kMostEndBytes = 1024;  // Of the text with which a call ends.
 

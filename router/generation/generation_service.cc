@@ -149,12 +149,14 @@ absl::Status GenerationService::Echo(const GenerationRequest& request, size_t pr
 }
 
 // What gives back the rest of a reservation. May outlive the service.
-std::function<void(int64_t used_tokens)> GenerationService::Releaser(
+std::function<void(std::optional<int64_t> used_tokens)> GenerationService::Releaser(
     const Reservation& reservation) const {
-  return [quotas = quotas_, now = options_.quota_clock, reservation](int64_t used) {
-    quotas->Release(reservation, reservation.tokens - std::min(used, reservation.tokens),
-                    now ? now() : QuotaTime());
-  };
+  return
+      [quotas = quotas_, clock = options_.quota_clock, reservation](std::optional<int64_t> used) {
+        const QuotaTime now = clock ? clock() : QuotaTime();
+        if (!used.has_value()) return quotas->Undo(reservation, now);
+        quotas->Release(reservation, reservation.tokens - std::min(*used, reservation.tokens), now);
+      };
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -177,7 +178,8 @@ class GenerationService {
 
  private:
   QuotaTime QuotaNow() const { return options_.quota_clock ? options_.quota_clock() : QuotaTime(); }
-  std::function<void(int64_t used_tokens)> Releaser(const Reservation& reservation) const;
+  std::function<void(std::optional<int64_t> used_tokens)> Releaser(
+      const Reservation& reservation) const;
   absl::Status Echo(const GenerationRequest& request, size_t prompt,
                     PreparedGeneration& prepared) const;
   uint64_t NextRandom();

@@ -79,7 +79,7 @@ void GenerationSession::Submitted(uint64_t key) {
   if (cancelled) setup_.frontend->Cancel(key);
 }
 
-void GenerationSession::Release(int64_t used_tokens) {
+void GenerationSession::Release(std::optional<int64_t> used_tokens) {
   if (setup_.release) std::exchange(setup_.release, {})(used_tokens);
 }
 
@@ -238,11 +238,11 @@ void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
   ended_ = true;
   usage_.cached_tokens = cached_tokens;
   if (setup_.observer != nullptr) setup_.observer->OnRequestEnd(status, Now() - start_, usage_);
-  // One that was refused behind the edge has cost nothing. What a client gives up may have been
-  // computed up to its first token.
+  // One that was refused behind the edge costs nothing, wherever that was. What a client gives up
+  // may have been computed up to its first token, and what is cut here was.
   const bool given_up = absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
-  const bool was_used = status.ok() || given_up || usage_.completion_tokens > 0;
-  Release(was_used ? usage_.prompt_tokens + usage_.completion_tokens : 0);
+  const bool was_used = status.ok() || given_up || usage_.completion_tokens > 0 || !failure_.ok();
+  Release(was_used ? std::optional(usage_.prompt_tokens + usage_.completion_tokens) : std::nullopt);
   setup_.sink->OnEnd(status, usage_);
   setup_.sink.reset();
   setup_.share.reset();

@@ -30,8 +30,9 @@ class GenerationSession : public Generation,
     std::function<Time()> clock;
     GenerationObserver* observer = nullptr;
     std::shared_ptr<AnswerBudget::Share> share;
-    // Called once, when the request has ended: so many tokens were read or written for it.
-    std::function<void(int64_t used_tokens)> release;
+    // Called once, when the request has ended: so many tokens were read or written for it; nothing:
+    // it was refused, and costs nothing.
+    std::function<void(std::optional<int64_t> used_tokens)> release;
   };
   explicit GenerationSession(Setup setup);
   ~GenerationSession() override;
@@ -39,13 +40,13 @@ class GenerationSession : public Generation,
   // The frontend took the request under this key.
   void Submitted(uint64_t key);
   // The frontend refused: the sink will not be called.
-  void Abandon() { Release(0); }
+  void Abandon() { Release(std::nullopt); }
 
   void OnEvent(ClientEvent event) override;
   void Cancel() override;
 
  private:
-  void Release(int64_t used_tokens);
+  void Release(std::optional<int64_t> used_tokens);
   struct Choice {
     ChoiceText text;
     FinishReason finish = FinishReason::kNone;

@@ -66,6 +66,12 @@ void TenantQuotas::Bucket::NoteLow() {
   if (since.has_value()) lows.push_back({*since, taken});
 }
 
+void TenantQuotas::Account::Refill(const TenantLimits& limits, QuotaTime now) {
+  const auto most_tokens = static_cast<double>(limits.tokens_per_min);
+  requests.Refill(limits.burst, limits.requests_per_s, now.steady);
+  tokens.Refill(most_tokens, most_tokens / 60, now.steady);
+}
+
 // A clock that steps back over midnight gives nothing; one that was days ahead does not keep what
 // it said.
 void TenantQuotas::Day::Turn(int64_t today) {
@@ -99,14 +105,15 @@ absl::StatusOr<Reservation> TenantQuotas::Acquire(const std::string& tenant, int
   RETURN_IF_ERROR(CheckBuckets(limits, tokens, now, account));
   const auto taken = static_cast<double>(tokens);
   ++account.running;
-  if (limits.requests_per_s > 0) account.requests.taken += 1;
+  if (limits.requests_per_s > 0) account.requests.Take(1);
   if (limits.tokens_per_min > 0) account.tokens.Take(taken);
   account.day.taken += taken;
   account.day.held += taken;
   return Reservation{.tenant = tenant,
                      .tokens = tokens,
                      .day = account.day.number,
-                     .acquired = account.tokens.at};
+                     .acquired = account.tokens.at,
+                     .is_rated = limits.requests_per_s > 0};
 }
 
 absl::Status TenantQuotas::Check(const std::string& tenant, QuotaTime now) {
@@ -149,8 +156,7 @@ absl::Status TenantQuotas::CheckDay(const TenantLimits& limits, int64_t tokens, 
 absl::Status TenantQuotas::CheckBuckets(const TenantLimits& limits, int64_t tokens, QuotaTime now,
                                         Account& account) {
   const auto most_tokens = static_cast<double>(limits.tokens_per_min);
-  account.requests.Refill(limits.burst, limits.requests_per_s, now.steady);
-  account.tokens.Refill(most_tokens, most_tokens / 60, now.steady);
+  account.Refill(limits, now);
   if (limits.concurrency > 0 && account.running >= limits.concurrency) {
     return QuotaExceeded(absl::StrFormat(
         "You have %d requests running, which is the most allowed; wait for one to end.",
@@ -174,14 +180,27 @@ absl::Status TenantQuotas::CheckBuckets(const TenantLimits& limits, int64_t toke
 }
 
 void TenantQuotas::Release(const Reservation& reservation, int64_t unused_tokens, QuotaTime now) {
+  End(reservation, unused_tokens, /*unused_requests=*/0, now);
+}
+
+void TenantQuotas::Undo(const Reservation& reservation, QuotaTime now) {
+  End(reservation, reservation.tokens, /*unused_requests=*/reservation.is_rated ? 1 : 0, now);
+}
+
+void TenantQuotas::End(const Reservation& reservation, int64_t unused_tokens,
+                       double unused_requests, QuotaTime now) {
   absl::MutexLock lock(&mutex_);
   Account& account = accounts_.at(reservation.tenant);
   BATON_CHECK(account.running > 0 && unused_tokens >= 0);
-  const auto most_tokens = static_cast<double>(Limits(reservation.tenant).tokens_per_min);
+  const TenantLimits& limits = Limits(reservation.tenant);
   const auto unused = static_cast<double>(unused_tokens);
-  account.tokens.Refill(most_tokens, most_tokens / 60, now.steady);
+  account.Refill(limits, now);
   account.tokens.GiveBack(unused, reservation.acquired);
-  if (--account.running == 0) account.tokens.lows.clear();
+  account.requests.GiveBack(unused_requests, reservation.acquired);
+  if (--account.running == 0) {
+    account.tokens.lows.clear();
+    account.requests.lows.clear();
+  }
   account.day.Turn(DayOf(now));
   if (account.day.number != reservation.day) return;  // Of a day that is over.
   account.day.held = std::max(0.0, account.day.held - static_cast<double>(reservation.tokens));

@@ -36,6 +36,7 @@ struct Reservation {
   int64_t tokens = 0;
   int64_t day = 0;  // Whose tokens they are.
   Time acquired{};
+  bool is_rated = false;  // It took a place among its tenant's requests a second.
 };
 
 // Counts what tenants use: requests and tokens in buckets that fill as time goes on, so that the
@@ -61,6 +62,9 @@ class TenantQuotas {
   // The request has ended; so many of its tokens were not used. Of a minute's comes back what time
   // has not given back meanwhile.
   void Release(const Reservation& reservation, int64_t unused_tokens, QuotaTime now);
+  // It was refused and nothing was done for it: it costs nothing. All of its tokens come back, and
+  // likewise its place among the requests of a second.
+  void Undo(const Reservation& reservation, QuotaTime now);
 
  private:
   // Full at first.
@@ -91,12 +95,15 @@ class TenantQuotas {
     Bucket requests;
     Bucket tokens;
     Day day;
+    void Refill(const TenantLimits& limits, QuotaTime now);
   };
   static absl::Status CheckDay(const TenantLimits& limits, int64_t tokens, QuotaTime now,
                                Account& account);
   static absl::Status CheckBuckets(const TenantLimits& limits, int64_t tokens, QuotaTime now,
                                    Account& account);
   const TenantLimits& Limits(const std::string& tenant) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void End(const Reservation& reservation, int64_t unused_tokens, double unused_requests,
+           QuotaTime now);
 
   const TenantLimits others_;
   mutable absl::Mutex mutex_;

@@ -41,6 +41,11 @@ class ParkingTest : public DecodeNodeHarness {
   void Return(CallId call, const std::vector<int32_t>& emitted, CallId of = 1) {
     Handle(DecodeOpened{.call = call, .request = Returning(of, emitted)});
   }
+  std::vector<int32_t> Emitted(CallId call) {
+    std::vector<int32_t> emitted;
+    for (const auto& [position, token] : Tokens(call)) emitted.push_back(token);
+    return emitted;
+  }
   std::vector<std::string> States() const {
     std::vector<std::string> states;
     for (const HeldCall& held : node_.Audit(now_).calls) states.push_back(held.state);
@@ -354,6 +359,42 @@ TEST_F(ParkingTest, ItGivesWayBeforeAReservationOrARunningOne) {
   EXPECT_EQ(node_.num_preemptions(), 0);
   EXPECT_EQ(node_.counters().revoked, 0);
   EXPECT_THAT(States(), ElementsAre("RUNNING", "RESERVED"));
+}
+
+// ---- While others wait for blocks --------------------------------------------------------------
+
+TEST_F(ParkingTest, OneThatIsOlderThanTheyAreGoesOn) {
+  Run(1, 12);
+  const Time arrival = now_;
+  Run(2, 12);
+  while (node_.Status().preempted == 0) FinishStep();
+  EndSession(1);
+  DecodeRequest request = Returning(1, Emitted(1), /*length=*/12);
+  request.age = now_ - arrival;
+  Handle(DecodeOpened{.call = 3, .request = std::move(request)});
+  EXPECT_EQ(outbox_.Closed(3), std::nullopt);
+  EXPECT_EQ(node_.counters().resumed, 1);
+  FinishStep();
+  FinishStep(57);
+  ASSERT_THAT(Tokens(3), SizeIs(1));
+  EXPECT_EQ(Tokens(3)[0].second, 57);
+  EXPECT_EQ(node_.Status().preempted, 1);
+}
+
+TEST_F(ParkingTest, OneThatIsYoungerIsRefusedAndGivesWay) {
+  Run(1, 12);
+  Run(2, 12);
+  Open(3, Request(3, 4, 20));
+  Begin(3);
+  while (node_.Status().preempted == 0) FinishStep();
+  EndTransfer(3, absl::OkStatus(), {.position = 4, .token = 50});
+  FinishStep();
+  EndSession(3);
+  Handle(DecodeOpened{.call = 4, .request = Returning(3, Emitted(3), /*length=*/4)});
+  EXPECT_EQ(outbox_.Closed(4), Code::kResourceExhausted);
+  EXPECT_THAT(States(), ElementsAre("RUNNING", "RUNNING", "PARKED"));
+  FinishStep();
+  EXPECT_THAT(States(), ElementsAre("RUNNING", "RUNNING")) << "its blocks go to who waits";
 }
 
 TEST_F(ParkingInAWindowTest, GoesOnWithWhatTheWindowSeesAlsoBehindAPartialHandoff) {

@@ -277,6 +277,43 @@ TEST(SessionServerMemoryTest, RoutersThatDoNotReadEndAndOneThatDoesGoesOn) {
   EXPECT_EQ(worker.inbox.Count<CallBroken>(), 0);
 }
 
+// Not the session with all its other calls.
+TEST(SessionServerMemoryTest, ACallOfWhichTooManyScoresWaitEndsAlone) {
+  TestWorker worker(Role::kPrefill);
+  HandmadeRouter router(worker.address());
+  for (uint64_t call = 1; call <= 2; ++call) {
+    v1::CallAsked asked;
+    asked.set_call(call);
+    ToProto(SamplePrefill(), asked.mutable_prefill());
+    ASSERT_TRUE(router.end().Say(std::move(asked)));
+  }
+  std::vector<CallId> calls;
+  for (int i = 0; i < 2; ++i) {
+    const auto opened = worker.inbox.Next<PrefillOpened>();
+    ASSERT_TRUE(opened.has_value());
+    calls.push_back(opened->call);
+  }
+  ScoresEvent piece;
+  for (int32_t i = 0; i < kPieceScores; ++i) {
+    piece.logprobs.push_back({.position = 1 + i, .token = 3, .logprob = -1.0f, .rank = 1});
+  }
+  int num_pieces = 0;  // The library takes some megabytes before anything waits.
+  for (; worker.inbox.Count<CallBroken>() == 0 && num_pieces < 1000; ++num_pieces) {
+    worker.server.Emit(calls[0], piece);
+  }
+  EXPECT_GT(num_pieces, 200) << "16 MiB";
+  const auto broken = worker.inbox.Next<CallBroken>();
+  ASSERT_TRUE(broken.has_value());
+  EXPECT_EQ(broken->call, calls[0]);
+  EXPECT_FALSE(broken->session_ended);
+  worker.server.Close(calls[1], absl::OkStatus());
+  for (int num_ends = 0; num_ends < 2;) {
+    const auto told = router.end().ReadCalls();
+    ASSERT_TRUE(told.has_value());
+    for (const v1::CallTold& one : told->calls()) num_ends += one.has_end() ? 1 : 0;
+  }
+}
+
 class SessionServerOpensTest : public ::testing::Test {
  protected:
   // Until there is no room for another; the last of them is refused.

@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "common/rpc/message_wire.h"
 
 namespace baton {
 namespace {
@@ -184,6 +188,28 @@ TEST_F(SessionTest, BulkThatIsDroppedIsNotSent) {
   EXPECT_EQ(output_.BulkBytesOf(1), 0);
   output_.Add(EndOf(1));
   EXPECT_THAT(CallsOf(output_.Next()), ElementsAre(1, 2));
+}
+
+// 10^6 numbers (GenerationLimits::max_scores), whatever number of them is beside each, for prompts
+// of so many tokens at most.
+TEST_F(SessionTest, AllScoresOfARequestMayWaitAtOnce) {
+  for (const int64_t most_tokens : {8192, 32'768, 131'072, 262'144}) {
+    for (int32_t top = 0; top <= 20; ++top) {
+      const int64_t num_positions = std::min(most_tokens, int64_t{1'000'000} / (top + 1));
+      ScoresEvent piece{.attempt = 7};
+      const int64_t at_once = kPieceScores / (top + 1);
+      for (int64_t i = 0; i < at_once; ++i) {
+        PromptLogprob one{.position = 262'143, .token = 300'000, .logprob = -1.5f, .rank = 300'000};
+        one.top.assign(top, {.token = 300'000, .logprob = -1.5f});
+        piece.logprobs.push_back(std::move(one));
+      }
+      v1::CallTold told;
+      told.set_call(uint64_t{1} << 39);
+      ToProto(piece, told.mutable_prefill());
+      const auto bytes = static_cast<int64_t>(told.ByteSizeLong());
+      EXPECT_LE((num_positions / at_once + 1) * bytes, kMostBulkBytes) << most_tokens << " " << top;
+    }
+  }
 }
 
 TEST_F(SessionTest, WhatWaitsOrIsBeingWrittenIsCounted) {

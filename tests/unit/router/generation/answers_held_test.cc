@@ -200,8 +200,9 @@ TEST(AnswersHeldTest, TokensThatWaitForThoseOfTheirPromptCountToo) {
   FakeFrontend frontend;
   GenerationServiceOptions options = Options();
   options.limits.max_answer_bytes = 4000;
+  options.tenants["a"] = {.requests_per_s = 0.001, .burst = 2};
   GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
-  GenerationRequest request{.prompts = {Prompt(std::string("ab"))}};
+  GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
   request.prompt_logprobs = 0;
   const int64_t reserved = service.Prepare(request)->answer_bytes;
   std::vector<Outcome> runs{Generate(service, request), Generate(service, request)};
@@ -228,6 +229,7 @@ TEST(AnswersHeldTest, TokensThatWaitForThoseOfTheirPromptCountToo) {
   while (!runs[1].sink->ended && num_tokens < 10'000) say(2);
   ASSERT_TRUE(runs[1].sink->ended);
   EXPECT_TRUE(absl::IsResourceExhausted(runs[1].sink->status)) << runs[1].sink->status;
+  EXPECT_TRUE(IsQuotaExceeded(service.CheckQuota("a"))) << "it was computed, so it is no refusal";
 }
 
 TEST(AnswersHeldTest, ATenantLeavesOthersAsMuchAsItTakes) {

@@ -256,6 +256,45 @@ TEST(GenerationServiceTest, PromptsThatAreGivenUpBeforeTheirFirstTokenAreUsed) {
   for (const absl::Status& end : kRefused) EXPECT_EQ(started_of_20(end), 20) << end;
 }
 
+// Of every three one finds the inbox full, one is given up by the queue and one is served, until
+// a limit is reached: which is by those that were served alone.
+TEST(GenerationServiceTest, RefusalsOfAllKindsLeaveEachLimitExact) {
+  const TenantLimits kRate{.requests_per_s = 0.001, .burst = 5};
+  const TenantLimits kMinute{.tokens_per_min = 5 * 11};
+  const TenantLimits kDay{.tokens_per_day = 5 * 11};
+  TenantLimits all = kRate;
+  all.tokens_per_min = 6 * 11;
+  all.tokens_per_day = 7 * 11;
+  all.concurrency = 1;
+  for (const TenantLimits& limits : {kRate, kMinute, kDay, all}) {
+    bool is_given_up = false;
+    FakeFrontend frontend([&](uint64_t key, const ValidRequest& request, ResponseSink& sink) {
+      if (!is_given_up) return SayBytes("x")(key, request, sink);
+      sink.OnEvent(RequestEnded{absl::ResourceExhaustedError("another tenant's goes first")});
+    });
+    GenerationServiceOptions options = Options();
+    options.tenants["a"] = limits;
+    GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+    GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::vector<int32_t>(10, 5))}};
+    request.max_tokens = 1;
+    int served = 0, refused = 0, over = 0;
+    for (int i = 0; i < 60; ++i) {
+      is_given_up = i % 3 == 1;
+      frontend.submit_status =
+          i % 3 == 0 ? absl::ResourceExhaustedError("the router is busy") : absl::OkStatus();
+      const auto sink = std::make_shared<Recorder>();
+      absl::StatusOr<PreparedGeneration> prepared = service.Prepare(request);
+      absl::Status status = prepared.status();
+      if (status.ok()) status = service.Start(*std::move(prepared), sink, nullptr).status();
+      if (status.ok()) status = sink->status;
+      ++(status.ok() ? served : IsQuotaExceeded(status) ? over : refused);
+    }
+    EXPECT_EQ(served, 5);
+    EXPECT_EQ(refused, 10);
+    EXPECT_EQ(over, 45);
+  }
+}
+
 TEST(GenerationServiceTest, NoTextIsTokenizedForATenantWithoutQuota) {
   FakeFrontend frontend;
   GenerationServiceOptions options = Options();

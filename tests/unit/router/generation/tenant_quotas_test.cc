@@ -151,6 +151,88 @@ TEST_F(TenantQuotasTest, RequestsAtATimeCountUntilTheirEnd) {
   EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("b", 1, kStart).status()));
 }
 
+TEST_F(TenantQuotasTest, ARequestThatIsRefusedBehindItsQuotasCostsNothingOfAny) {
+  TenantQuotas quotas({{"a",
+                        {.requests_per_s = 0.001,
+                         .burst = 3,
+                         .tokens_per_min = 300,
+                         .tokens_per_day = 300,
+                         .concurrency = 2}}},
+                      {});
+  for (int i = 0; i < 100; ++i) {
+    const auto refused = quotas.Acquire("a", 100, At(i));
+    ASSERT_TRUE(refused.ok()) << i << refused.status();
+    quotas.Undo(*refused, At(i));
+  }
+  for (int i = 0; i < 3; ++i) {
+    const auto served = quotas.Acquire("a", 100, At(100));
+    ASSERT_TRUE(served.ok()) << i << served.status();
+    quotas.Release(*served, 100, At(100));
+  }
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("a", 100, At(100)).status())) << "three were served";
+}
+
+// What a full bucket would have had no room for does not come back either.
+TEST_F(TenantQuotasTest, ALateRefusalGivesBackNoMoreThanItTook) {
+  TenantQuotas quotas({{"a", {.requests_per_s = 1, .burst = 2}}}, {});
+  const auto late = quotas.Acquire("a", 1, kStart);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(quotas.Acquire("a", 1, At(10'000)).ok());
+  quotas.Undo(*late, At(10'000));
+  EXPECT_FALSE(quotas.Acquire("a", 1, At(10'000)).ok());
+  // Of one that began without a limit nothing was taken.
+  const auto unlimited = quotas.Acquire("b", 1, At(10'000));
+  quotas.SetLimits({{"b", {.requests_per_s = 0.001, .burst = 1}}});
+  ASSERT_TRUE(quotas.Acquire("b", 1, At(10'000)).ok());
+  quotas.Undo(*unlimited, At(10'000));
+  EXPECT_FALSE(quotas.Acquire("b", 1, At(10'000)).ok());
+}
+
+// Whichever are refused, and how late: those that were served are within their rate over any time,
+// and refusals leave nothing behind.
+TEST_F(TenantQuotasTest, NoOrderOfRefusalsLetsATenantBeServedMoreThanItsRate) {
+  constexpr double kPerSecond = 5;
+  constexpr double kBurst = 7;
+  struct Request {
+    int64_t from_ms, to_ms;
+    Reservation reservation;
+    bool is_refused;
+  };
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    TenantQuotas quotas({{"a", {.requests_per_s = kPerSecond, .burst = kBurst}}}, {});
+    std::vector<Request> running;
+    std::vector<int64_t> served;
+    const auto end = [&](int64_t ms) {
+      std::erase_if(running, [&](const Request& one) {
+        if (one.to_ms > ms) return false;
+        one.is_refused ? quotas.Undo(one.reservation, At(ms))
+                       : quotas.Release(one.reservation, 0, At(ms));
+        return true;
+      });
+    };
+    for (int64_t ms = 0; ms < 60'000; ms += 1 + static_cast<int64_t>(random.Below(150))) {
+      end(ms);
+      const auto reservation = quotas.Acquire("a", 1, At(ms));
+      if (!reservation.ok()) continue;
+      running.push_back({.from_ms = ms,
+                         .to_ms = ms + static_cast<int64_t>(random.Below(3000)),
+                         .reservation = *reservation,
+                         .is_refused = random.Below(2) == 0});
+      if (!running.back().is_refused) served.push_back(ms);
+    }
+    for (size_t first = 0; first < served.size(); ++first) {
+      for (size_t last = first; last < served.size(); ++last) {
+        const double span_s = static_cast<double>(served[last] - served[first]) / 1000;
+        ASSERT_LE(static_cast<double>(last - first + 1), kBurst + kPerSecond * span_s + 1e-6)
+            << "seed " << seed << " from " << served[first] << " ms";
+      }
+    }
+    end(100'000);
+    for (int i = 0; i < kBurst; ++i) ASSERT_TRUE(quotas.Acquire("a", 1, At(100'000)).ok()) << i;
+    EXPECT_FALSE(quotas.Acquire("a", 1, At(100'000)).ok());
+  }
+}
+
 TEST_F(TenantQuotasTest, WhetherThereIsRoomForAnythingIsToldAndCostsNothing) {
   TenantQuotas quotas({{"rate", {.requests_per_s = 0.5, .burst = 1}},
                        {"tokens", {.tokens_per_min = 600}},
