@@ -60,7 +60,8 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
   // RESOURCE_EXHAUSTED is the one answer that says: nothing was done, try elsewhere or later.
   if (draining_) return absl::ResourceExhaustedError("this decode worker is draining");
   // The last token's K/V is never needed.
-  const int64_t longest = int64_t{request.prompt_length} + request.sampling.max_tokens - 1;
+  const int64_t longest =
+      int64_t{request.prompt_length} + (request.score_only ? 0 : request.sampling.max_tokens - 1);
   const int64_t limit = MostTokens();
   if (request.tokens.empty() || longest > limit) {
     return absl::InvalidArgumentError(
@@ -101,9 +102,11 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Tim
     return absl::ResourceExhaustedError("a preempted sequence waits for blocks");
   }
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
-  BlockTable table = allocator_.Match(
-      PrefixSalt(request.tenant, engine_.IsLong(num_tokens)), request.tokens, num_tokens - 1,
-      request.prefill == 0 ? MatchFor::kCompute : MatchFor::kReceive);
+  const bool may_match = request.sampling.num_prompt_logprobs < 0;
+  BlockTable table =
+      allocator_.Match(PrefixSalt(request.tenant, engine_.IsLong(num_tokens)), request.tokens,
+                       may_match ? num_tokens - 1 : 0,
+                       request.prefill == 0 ? MatchFor::kCompute : MatchFor::kReceive);
   const int32_t num_here = table.num_sealed() * allocator_.block_size();
   if (request.prefill == 0) RETURN_IF_ERROR(CheckOwn(request, num_tokens - num_here, now));
   // What no query will see is not received; a cached prefix that ends before it is of no use.
@@ -124,6 +127,8 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Tim
 
 void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   DecodeRequest& request = opened.request;
+  // Else the prefill worker gives them, or has.
+  if (!request.compute_prompt) request.sampling.num_prompt_logprobs = -1;
   const absl::Status admissible = Admissible(request);
   if (Entry* parked = admissible.ok() ? FindParked(request) : nullptr) {
     return Resume(*parked, std::move(opened), now);
@@ -137,8 +142,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   counters_.cached_tokens +=
       std::max(0, table.num_sealed() - table.num_passed()) * allocator_.block_size();
 
-  request.sampling.num_prompt_logprobs = -1;  // The prefill worker has given them.
   Entry& entry = calls_.Open(opened.call, request, now);
+  entry.sequence->score_only = request.score_only;
   entry.sequence->num_computed = table.num_sealed() * allocator_.block_size();
   entry.sequence->blocks = std::move(table);
   reserved_.emplace(entry.age, entry.call);
@@ -335,11 +340,21 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
 void DecodeNode::OnProgress(Entry& entry, SequenceProgress& progress, Time) {
   if (entry.state == State::kParked) return Settle(entry);
   BATON_CHECK(entry.state == State::kRunning);
+  TellScores(entry, std::move(progress.prompt_logprobs));
   if (progress.output) EmitToken(entry, *progress.output);
   BATON_FAIL_POINT("decode.decoding");
   if (!progress.ended) return;
   BATON_FAIL_POINT("decode.finishing");
   Close(entry, progress.status);
+}
+
+// Of a prompt that is computed again, as after a preemption, they were told before.
+void DecodeNode::TellScores(Entry& entry, std::vector<PromptLogprob> scores) {
+  std::erase_if(scores, [&](const PromptLogprob& one) { return one.position < entry.next_score; });
+  if (scores.empty()) return;
+  BATON_CHECK(scores.front().position == entry.next_score);
+  entry.next_score = scores.back().position + 1;
+  EmitScores(entry, std::move(scores));
 }
 
 void DecodeNode::EmitToken(Entry& entry, const TokenOutput& output) {

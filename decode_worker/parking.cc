@@ -52,7 +52,8 @@ bool DecodeNode::GoesOnFrom(const Entry& parked, const DecodeRequest& request) c
   const int64_t lacks = int64_t{sequence.num_tokens()} - std::ssize(request.tokens);
   if (lacks < 0 || lacks > std::ssize(parked.told)) return false;
   SamplingParams params = request.sampling;
-  params.num_prompt_logprobs = -1;
+  // Those of its prompt were told, or are sought elsewhere.
+  params.num_prompt_logprobs = sequence.sampling->params.num_prompt_logprobs;
   return request.tenant == sequence.tenant && request.prompt_length == sequence.prompt_length &&
          params == sequence.sampling->params &&
          std::equal(request.tokens.begin(), request.tokens.end(), sequence.tokens.begin());
@@ -79,7 +80,6 @@ void DecodeNode::Resume(Entry& parked, DecodeOpened opened, Time now) {
   const auto num_known = static_cast<int32_t>(request.tokens.size());
   const int32_t num_computed = before.num_computed;
   request.tokens = before.tokens;
-  request.sampling.num_prompt_logprobs = -1;
   counters_.prompt_tokens += before.num_tokens();
   counters_.cached_tokens += num_computed;
 

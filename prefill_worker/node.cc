@@ -236,21 +236,6 @@ void PrefillNode::OnProgress(Entry& entry, SequenceProgress& progress, Time now)
   if (progress.ended) OnPrefilled(entry, std::move(progress.output), now);
 }
 
-// Chunk by chunk, so that nothing grows with the prompt, in pieces that fit a message.
-void PrefillNode::EmitScores(const Entry& entry, std::vector<PromptLogprob> logprobs) {
-  ScoresEvent piece{.attempt = entry.attempt, .logprobs = {}};
-  int32_t num_scores = 0;
-  for (PromptLogprob& one : logprobs) {
-    num_scores += NumScores(one);
-    if (num_scores > kPieceScores && !piece.logprobs.empty()) {
-      outbox_.Emit(entry.call, std::exchange(piece, {.attempt = entry.attempt, .logprobs = {}}));
-      num_scores = NumScores(one);
-    }
-    piece.logprobs.push_back(std::move(one));
-  }
-  if (!piece.logprobs.empty()) outbox_.Emit(entry.call, std::move(piece));
-}
-
 void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now) {
   BATON_CHECK(entry.state == State::kComputing);
   BATON_CHECK(entry.sequence->num_computed == entry.num_tokens);

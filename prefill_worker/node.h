@@ -69,7 +69,6 @@ class PrefillNode : public WorkerNode<PrefillEntry, PrefillMail, PrefillCounters
   void OnLayerDone(const LayerDone& done, Time now);
   void PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end);
   void OnProgress(Entry& entry, SequenceProgress& progress, Time now) override;
-  void EmitScores(const Entry& entry, std::vector<PromptLogprob> logprobs);
   void OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now);
   void Finish(const Entry& entry);
   void OnTransferBegun(Entry&) override { ++counters_.stale_mail; }

@@ -213,7 +213,9 @@ void RouterNode::StartAlone(SequenceState& sequence, const RouteNeed& need, int3
                             Time now) {
   BATON_CHECK(!sequence.Holds() && sequence.leader == 0);
   sequence.prefill = {};
-  sequence.base = need.prompt_tokens;
+  // Of one that lacks its scores alone, the prompt.
+  sequence.base = sequence.finished ? sequence.PromptLength() : need.prompt_tokens;
+  sequence.call_score = 1;
   sequence.group = directory_.at(worker).group;
   recovery_.Start(sequence);
   if (sequence.charged == 0) {
@@ -230,6 +232,7 @@ void RouterNode::OpenDecode(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.decode.call == 0 && sequence.decode.tokens > 0);
   const RequestState& request = requests_.at(sequence.request);
   sequence.state = State::kReserving;
+  const bool computes_prompt = sequence.IsAlone();
   waits_.Await(sequence, now);
   calls_.New(sequence, sequence.decode);
   outbox_.OpenDecode(sequence.decode.call, sequence.decode.worker,
@@ -237,7 +240,8 @@ void RouterNode::OpenDecode(SequenceState& sequence, Time now) {
                                    .attempt = sequence.attempt,
                                    .worker = sequence.decode.incarnation,
                                    .prefill = sequence.prefill.incarnation,
-                                   .compute_prompt = sequence.IsAlone(),
+                                   .compute_prompt = computes_prompt,
+                                   .score_only = computes_prompt && sequence.LacksOnlyScores(),
                                    .tokens = sequence.BaseTokens(),
                                    .prompt_length = sequence.PromptLength(),
                                    .sampling = sequence.Sampling(),

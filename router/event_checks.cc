@@ -66,6 +66,13 @@ absl::Status CheckScore(const PromptLogprob& score, const SequenceState& sequenc
   return absl::OkStatus();
 }
 
+absl::Status CheckAlone(const TokensEvent& event, const SequenceState& sequence) {
+  if (!sequence.IsAlone() || event.outputs.empty()) return absl::OkStatus();
+  if (sequence.owes_score) return SkippedError(sequence.call_score, sequence.PromptLength());
+  if (!sequence.body->score_only) return absl::OkStatus();
+  return absl::DataLossError("a worker sampled a token of a prompt to be scored only");
+}
+
 absl::Status CheckFirst(const PrefilledEvent& event, const SequenceState& sequence) {
   if (absl::Status bad = CheckCached("prefilled", event.cached_tokens, sequence.base); !bad.ok()) {
     return bad;

@@ -23,6 +23,8 @@ absl::Status SkippedError(int32_t next, int32_t position);
 absl::Status CheckScore(const PromptLogprob& score, const SequenceState& sequence);
 // Before anything of the event counts.
 absl::Status CheckFirst(const PrefilledEvent& event, const SequenceState& sequence);
+// The same; of a decode worker that computes the prompt itself: its scores come before its tokens.
+absl::Status CheckAlone(const TokensEvent& event, const SequenceState& sequence);
 // A position that the client has is no news, whatever else is said of it.
 absl::Status CheckNext(const TokenOutput& output, const SequenceState& sequence);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
 #include "common/base/overloaded.h"
@@ -227,10 +228,12 @@ void RouterNode::FinishIfDone(SequenceState& sequence, Time now) {
   if (request.sequences.empty()) EndRequest(key, absl::OkStatus());
 }
 
-// Only a Prefill call is needed any more, the one that is open or another.
+// Only a call that scores is needed any more, the one that is open or another.
 void RouterNode::AwaitScore(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.finished && sequence.owes_score);
   returns_.Forget(sequence);
+  // It is what brings them.
+  if (sequence.IsAlone() && sequence.decode.call != 0) return;
   calls_.Drop(sequence.decode);
   if (sequence.prefill.call == 0) return Enqueue(sequence, now);
   queue_.Remove(sequence);
@@ -278,24 +281,28 @@ void RouterNode::CheckInvariants(uint64_t counter) const {
 
 RouterView RouterNode::View() const {
   RouterView view;
+  const std::vector<std::string> why_unpaired = directory_.WhyUnpaired();
   for (int32_t i = 0; i < static_cast<int32_t>(directory_.workers().size()); ++i) {
     const WorkerDirectory::Worker& w = directory_.workers()[i];
     if (!w.listed || (w.up && w.is_alias)) continue;
     const bool draining = w.up && w.status.draining;
     const bool alone = directory_.IsAlone(i, stepped_at_);
-    view.workers.push_back({.role = w.role,
-                            .index = i,
-                            .address = w.address,
-                            .healthy = w.up && !w.hung && !draining,
-                            .reason = draining && !w.hung ? "draining"
-                                      : alone             ? kAlone
-                                                          : w.reason,
-                            .hello = w.hello,
-                            .pair = w.pair,
-                            .status = w.status,
-                            .alone = alone,
-                            .last_token = w.last_token,
-                            .last_prompt = w.last_prompt});
+    const std::string& unpaired = why_unpaired[i];
+    view.workers.push_back(
+        {.role = w.role,
+         .index = i,
+         .address = w.address,
+         .healthy = w.up && !w.hung && !draining,
+         .reason = draining && !w.hung ? "draining"
+                   : alone            ? absl::StrCat(kAlone, unpaired.empty() ? "" : "; ", unpaired)
+                   : unpaired.empty() ? w.reason
+                                      : unpaired,
+         .hello = w.hello,
+         .pair = w.pair,
+         .status = w.status,
+         .alone = alone,
+         .last_token = w.last_token,
+         .last_prompt = w.last_prompt});
   }
   Count(&view);
   return view;

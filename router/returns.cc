@@ -20,6 +20,7 @@ bool Returns::MayBegin(const SequenceState& sequence, const CallClosed& closed, 
                            absl::IsCancelled(why) || absl::IsDataLoss(why);
   // What a prefill worker still holds goes to any decode worker.
   if (!was_there || !may_be_down || sequence.prefill.call != 0) return false;
+  if (sequence.IsAlone() && sequence.LacksOnlyScores()) return false;  // Of which it keeps nothing.
   return sequence.back.times < options_.max_returns &&
          Find(sequence.decode.incarnation, now).lives_until > now;
 }

@@ -279,7 +279,7 @@ void RouterService::Publish(Time now) {
   }
   // Without the lock: whoever reads the log may be slow.
   for (const WorkerView& worker : changed) {
-    Log(worker.healthy ? LogLevel::kInfo : LogLevel::kWarning,
+    Log(worker.healthy && worker.reason.empty() ? LogLevel::kInfo : LogLevel::kWarning,
         worker.healthy ? "worker is up" : "worker cannot be used",
         {{"address", worker.address}, {"reason", worker.reason}});
   }

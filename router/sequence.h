@@ -85,7 +85,7 @@ struct SequenceState {
   int32_t base = 0;         // Tokens, of prompt and emitted, that this attempt prefills.
   bool owes_score = false;  // Not all prompt log probabilities have been emitted.
   int32_t next_score = 1;   // Position of the next one that the client is to see.
-  int32_t call_score = 1;   // Position of the next one that the Prefill call must bring.
+  int32_t call_score = 1;   // Position of the next one that the call which scores must bring.
   bool prefilled = false;   // The Prefill call has computed its prompt.
   bool finished = false;    // Its last token was emitted, or the client stopped it.
   Time queued_since{};      // Of its present wait.
@@ -107,6 +107,8 @@ struct SequenceState {
   bool Holds() const { return prefill.call != 0 || decode.call != 0; }
   // A decode worker is to compute its prompt, or has.
   bool IsAlone() const { return prefill.incarnation == 0 && leader == 0 && !returned; }
+  // No token is wanted of it any more, or none ever was.
+  bool LacksOnlyScores() const { return finished || body->score_only; }
   QueueKey key() const {
     using Ms = std::chrono::milliseconds;
     return {arrival.time_since_epoch() / Ms(1) + body->priority * int64_t{kClassTime / Ms(1)},

@@ -4,9 +4,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "router/pair_fit.h"
 
 namespace baton {
 namespace {
@@ -16,15 +17,9 @@ namespace {
 constexpr int kLayerFactor = 20;
 constexpr int kMostHangLimits = 8;
 
-// Workers recover for each other only within one group: all that makes the bits. Releases that
-// speak to the router in different ways may be of one.
-uint64_t GroupOf(const HelloInfo& hello) {
-  return absl::HashOf(hello.numerics_id, hello.model_digest);
-}
-
-// And exchange KV only where their frames are the same, and what these bring of each layer.
-uint64_t PairOf(const HelloInfo& hello) {
-  return absl::HashOf(GroupOf(hello), hello.layout_digest, hello.kv_wire_version);
+// Of a decode worker that computes prompts itself.
+bool Gives(const HelloInfo& hello, const RouteNeed& need) {
+  return hello.scores_prompts || !need.wants_scores;
 }
 
 // Tokens that so many blocks of a worker hold.
@@ -300,11 +295,16 @@ void WorkerDirectory::UpdateAlone(Time now) {
   }
   std::erase_if(no_prefill_since_, [&](const auto& item) { return !without.contains(item.first); });
   for (uint64_t pair : without) no_prefill_since_.try_emplace(pair, now);
-  std::map<uint64_t, int32_t> reach;
+  std::map<ReachKey, int32_t> reach;
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     if (AloneFrom(i) == kNever) continue;
-    for (const uint64_t key : {workers_[i].group, uint64_t{0}}) {
-      reach[key] = std::max(reach[key], workers_[i].hello.max_model_len);
+    const HelloInfo& hello = workers_[i].hello;
+    for (const uint64_t group : {workers_[i].group, uint64_t{0}}) {
+      for (const bool scores : {false, true}) {
+        if (scores && !hello.scores_prompts) continue;
+        int32_t& longest = reach[{group, scores}];
+        longest = std::max(longest, hello.max_model_len);
+      }
     }
   }
   SetAll(reach, now, alone_reach_);
@@ -317,6 +317,28 @@ Time WorkerDirectory::AloneFrom(int32_t worker) const {
   return since == no_prefill_since_.end() ? kNever : since->second + alone_after_;
 }
 
+std::vector<std::string> WorkerDirectory::WhyUnpaired() const {
+  std::set<uint64_t> pairs[2];  // Of prefill and of decode workers.
+  const auto of = [](Role role) { return role == Role::kPrefill ? 0 : 1; };
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    if (Usable(i)) pairs[of(workers_[i].role)].insert(workers_[i].pair);
+  }
+  std::vector<std::string> why(workers_.size());
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& w = workers_[i];
+    if (!Usable(static_cast<int32_t>(i)) || pairs[1 - of(w.role)].contains(w.pair)) continue;
+    for (size_t k = 0; k < workers_.size() && why[i].empty(); ++k) {
+      const Worker& other = workers_[k];
+      const bool may_fit = Usable(static_cast<int32_t>(k)) && other.role != w.role;
+      if (!may_fit || other.group != w.group) continue;
+      why[i] = absl::StrCat("no K/V goes between it and ", other.address, ": ",
+                            w.role == Role::kPrefill ? WhyNoPair(w.hello, other.hello)
+                                                     : WhyNoPair(other.hello, w.hello));
+    }
+  }
+  return why;
+}
+
 bool WorkerDirectory::HasPair(const RouteNeed& need) const {
   const auto it = reach_.find({need.group, need.needs_decode});
   return it != reach_.end() && it->second.reach() >= need.total_tokens;
@@ -324,10 +346,9 @@ bool WorkerDirectory::HasPair(const RouteNeed& need) const {
 
 Time WorkerDirectory::AloneAt(const RouteNeed& need) const {
   Time at = kNever;
-  if (need.wants_scores) return at;
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
-    const bool takes_it = w.hello.max_model_len >= need.total_tokens &&
+    const bool takes_it = w.hello.max_model_len >= need.total_tokens && Gives(w.hello, need) &&
                           (need.group == 0 || w.group == need.group);
     if (takes_it) at = std::min(at, AloneFrom(i));
   }
@@ -365,6 +386,12 @@ absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
                         "of up to %d are known",
                         need.total_tokens, now, longest));
   }
+  const auto prefill = reach_.find({need.group, false});
+  if (need.wants_scores && (prefill == reach_.end() || prefill->second.reach() == 0)) {
+    return absl::UnavailableError(
+        "prompt log probabilities need a prefill worker, or a decode worker that computes them "
+        "itself: none is connected, or those are of an earlier release");
+  }
   return absl::UnavailableError(need.needs_decode
                                     ? "no prefill and decode worker that fit together are connected"
                                     : "no prefill worker is connected");
@@ -373,8 +400,8 @@ absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
 Time WorkerDirectory::LostAt(const RouteNeed& need) const {
   const auto pair = reach_.find({need.group, need.needs_decode});
   const Time at = pair == reach_.end() ? Time{} : pair->second.LostAt(need.total_tokens);
-  const auto alone = alone_reach_.find(need.group);
-  if (need.wants_scores || alone == alone_reach_.end()) return at;
+  const auto alone = alone_reach_.find({need.group, need.wants_scores});
+  if (alone == alone_reach_.end()) return at;
   return std::max(at, alone->second.LostAt(need.total_tokens));
 }
 
@@ -387,7 +414,7 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
     const Worker& w = workers_[i];
     if (need.group != 0 && w.group != need.group) continue;
     if (!MayAsk(i, now) || w.hello.max_model_len < need.total_tokens) continue;
-    if (need.alone && !IsAlone(i, now)) continue;
+    if (need.alone && !(IsAlone(i, now) && Gives(w.hello, need))) continue;
     const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {
       const int64_t half_second = candidate.tokens_per_s / 2;

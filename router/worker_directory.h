@@ -129,6 +129,10 @@ class WorkerDirectory {
   // A decode worker without a prompt to compute, and with room for one of so many tokens.
   bool IsIdle(int32_t worker, int32_t prompt_tokens) const;
 
+  // By worker, of usable ones that pair with none: what keeps another, that computes the same bits,
+  // from pairing with it; empty if there is none.
+  std::vector<std::string> WhyUnpaired() const;
+
   // The worker as a candidate, whatever its state.
   Candidate CandidateOf(int32_t worker) const;
 
@@ -141,7 +145,7 @@ class WorkerDirectory {
   Time NextRetry(Time now) const;
 
  private:
-  // Group (0 = any) and RouteNeed::needs_decode.
+  // Group (0 = any), and RouteNeed::needs_decode or what is said.
   using ReachKey = std::pair<uint64_t, bool>;
 
   // What others than this router gave it, by its status.
@@ -170,8 +174,9 @@ class WorkerDirectory {
   // By Worker::pair, of known workers without a usable prefill worker: since when, whatever their
   // decode workers did meanwhile.
   std::map<uint64_t, Time> no_prefill_since_;
-  // By group (0 = any): what decode workers of such groups take, those whose time is to come too.
-  std::map<uint64_t, ReachHistory> alone_reach_;
+  // By group (0 = any) and RouteNeed::wants_scores: what decode workers of such groups take, those
+  // whose time is to come too.
+  std::map<ReachKey, ReachHistory> alone_reach_;
 };
 
 }  // namespace baton

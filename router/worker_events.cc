@@ -42,12 +42,12 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
   const bool is_reserved = std::holds_alternative<ReservedEvent>(received.event);
   const bool is_scores = std::holds_alternative<ScoresEvent>(received.event);
   const bool is_decode_event =
-      !is_scores && !std::holds_alternative<PrefilledEvent>(received.event);
+      is_scores ? sequence.IsAlone() : !std::holds_alternative<PrefilledEvent>(received.event);
   const Attempt attempt = std::visit([](const auto& e) { return e.attempt; }, received.event);
   // What a call computed is right whatever attempt it names; tickets and failures go by attempt.
   const bool is_old = (is_failure || is_reserved) && attempt != sequence.attempt;
   const bool is_repeated =
-      !is_decode_event && (sequence.prefilled || (is_scores && !sequence.owes_score));
+      (!is_decode_event && sequence.prefilled) || (is_scores && !sequence.owes_score);
   if (is_old || is_repeated || (!is_failure && is_decode != is_decode_event)) {
     ++counters_.stale_mail;
     return;
@@ -105,10 +105,15 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
 }
 
 void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) {
-  BATON_CHECK(sequence.prefill.call != 0 && sequence.owes_score);
+  BATON_CHECK(sequence.owes_score);
+  const bool is_alone = sequence.IsAlone();
+  BATON_CHECK((is_alone ? sequence.decode : sequence.prefill).call != 0);
   absl::Status status = output_.Scores(sequence, event.logprobs);
   const bool has_all = sequence.finished && !sequence.owes_score;  // Whatever else was said.
-  if (!status.ok() && !has_all) return LosePrefill(sequence, std::move(status), now);
+  if (!status.ok() && !has_all) {
+    return is_alone ? LoseDecode(sequence, std::move(status), now)
+                    : LosePrefill(sequence, std::move(status), now);
+  }
   waits_.Note(sequence, now);
   if (sequence.owes_score) return;
   // Nothing else may be wanted of this call: it must not be sought again if it is lost now.
@@ -178,6 +183,9 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) 
   if (absl::Status bad = CheckCached("tokens", event.cached_tokens, sequence.base); !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
+  if (absl::Status bad = CheckAlone(event, sequence); !bad.ok()) {
+    return LoseDecode(sequence, std::move(bad), now);
+  }
   if (absl::Status bad = output_.Tokens(sequence, event.outputs); !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
@@ -230,6 +238,10 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const CallClosed& close
       room_claims_.Keep(sequence, sequence.decode.worker, now);
     }
     Requeue(sequence, sequence.decode.worker, now);
+  } else if (status.ok() && sequence.IsAlone() && sequence.LacksOnlyScores() &&
+             !sequence.owes_score) {
+    sequence.finished = true;  // The prompt has one token, and no scores.
+    FinishIfDone(sequence, now);
   } else if (status.ok()) {
     LoseDecode(sequence, absl::UnknownError("a decode worker ended a call before its last token"),
                now);

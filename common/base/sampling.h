@@ -30,7 +30,7 @@ struct SamplingParams {
   bool ignore_eos = false;         // The model's own end tokens neither stop nor are masked.
   std::vector<int32_t> stop_token_ids;  // Further end tokens; emitted as the last token.
   int32_t num_logprobs = -1;       // -1 = none, 0 = the chosen token's only, k = and the top k.
-  int32_t num_prompt_logprobs = -1;  // The same for the prompt's tokens (prefill only).
+  int32_t num_prompt_logprobs = -1;  // The same for the prompt's tokens.
   bool logits_digest = false;      // Hash of each produced token's fp32 logits row.
   bool operator==(const SamplingParams&) const = default;
 };

@@ -172,7 +172,8 @@ bool Engine::ReclaimNow(const AgeKey& needy, bool alone) {
 // out, in the leading ones.
 bool Engine::TakeBlocks(Sequence& sequence) {
   BATON_CHECK(sequence.blocks.size() == 0);
-  BlockTable table = allocator_.Match(sequence.salt(), sequence.tokens, sequence.num_tokens() - 1);
+  BlockTable table = allocator_.Match(sequence.salt(), sequence.tokens,
+                                      sequence.OwesScores() ? 0 : sequence.num_tokens() - 1);
   const bool from_host = table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens;
   if (from_host) {
     table.Release();

@@ -52,6 +52,8 @@ struct Sequence {
   int32_t num_emitted() const { return num_tokens() - prompt_length; }
   // Tokens still to be computed before the next one can be sampled.
   int32_t num_remaining() const { return num_tokens() - num_computed; }
+  // Every token of its own prompt must be computed: their scores are not all told.
+  bool OwesScores() const { return own_prompt && sampling->params.num_prompt_logprobs >= 0; }
   std::string salt() const { return PrefixSalt(tenant, is_long); }
 };
 

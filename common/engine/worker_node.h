@@ -152,6 +152,21 @@ class WorkerNode : public Node<Mail> {
     outbox_.Emit(entry.call, HandoffFailedEvent{.attempt = attempt, .reason = std::string(reason)});
   }
 
+  // Chunk by chunk, so that nothing grows with the prompt, in pieces that fit a message.
+  void EmitScores(const Entry& entry, std::vector<PromptLogprob> logprobs) {
+    ScoresEvent piece{.attempt = entry.attempt, .logprobs = {}};
+    int32_t num_scores = 0;
+    for (PromptLogprob& one : logprobs) {
+      num_scores += NumScores(one);
+      if (num_scores > kPieceScores && !piece.logprobs.empty()) {
+        outbox_.Emit(entry.call, std::exchange(piece, {.attempt = entry.attempt, .logprobs = {}}));
+        num_scores = NumScores(one);
+      }
+      piece.logprobs.push_back(std::move(one));
+    }
+    if (!piece.logprobs.empty()) outbox_.Emit(entry.call, std::move(piece));
+  }
+
   // Ends the calls whose request's deadline has passed, and, counted, with `why` those that are in
   // their state for longer than it lasts.
   void EndOverdue(Time now, const absl::Status& why, int64_t* count) {

@@ -51,6 +51,7 @@ struct DecodeRequest {
   Incarnation worker = 0;       // The process that is meant; another one at its address refuses.
   Incarnation prefill = 0;      // The worker that will write, which names the pair key; 0 = nobody.
   bool compute_prompt = false;  // Nobody will write: compute what of the prompt is not here.
+  bool score_only = false;      // And no token: the prompt's log probabilities, if asked for.
   std::vector<int32_t> tokens;  // Prompt, and with a recovery the emitted tokens after it.
   int32_t prompt_length = 0;    // Where the client's prompt ends within `tokens`.
   SamplingParams sampling;
@@ -112,7 +113,8 @@ struct PrefillRequest {
 };
 
 // A piece of the prompt's log probabilities, if they were asked for. The pieces of a call come in
-// order of position, from 1 to prompt_length - 1 without gaps, all before its PrefilledEvent.
+// order of position, from 1 to prompt_length - 1 without gaps, all before its PrefilledEvent, or
+// before the first token of a Decode call that computes the prompt.
 struct ScoresEvent {
   Attempt attempt = 1;
   std::vector<PromptLogprob> logprobs;  // [>= 1], of at most kPieceScores numbers.
@@ -168,7 +170,23 @@ struct HelloInfo {
   int32_t vocab_size = 0;
   bool computes_prompts = false;  // A decode worker that takes DecodeRequest::compute_prompt.
   bool serves_sessions = false;   // All calls of a router may go over one stream.
+  bool scores_prompts = false;    // A decode worker that scores the prompts that it computes.
+  bool kv_tls = false;            // Its K/V connections; else they are proved by HMAC.
+  // For operators, of the NCCL that carries K/V: "2.23.4", or empty, and why.
+  std::string nccl_version;
+  std::string why_no_nccl;
 };
+
+// What carries the K/V that a prefill worker sends to one decode worker, by the links between their
+// ranks. For operators.
+struct KvPeer {
+  Incarnation incarnation = 0;
+  int32_t links_over_nccl = 0;
+  int32_t links_over_tcp = 0;
+  std::string why_tcp;  // Of one of them.
+  bool operator==(const KvPeer&) const = default;
+};
+inline constexpr int kMostKvPeers = 64;
 
 // What a worker does now; a hint for the router, the reservation decides.
 struct WorkerStatus {
@@ -183,6 +201,7 @@ struct WorkerStatus {
   uint64_t progress = 0;  // Moves with each layer and each end of a step.
   bool computing = false;
   Duration longest_layer{};  // Between two layers, lately: how long silence is normal.
+  std::vector<KvPeer> kv_peers;  // Of a prefill worker with NCCL; kMostKvPeers of them at most.
 };
 
 // What one call holds on a worker, for the operator.

@@ -13,6 +13,13 @@ namespace {
 
 constexpr int64_t kMaxPrefillEvents = 64;
 
+// Of a prompt: for each position its log probabilities, and at worst an event of its own.
+template <typename Request>
+int64_t MostScores(const Request& request) {
+  const int64_t top = request.sampling.num_prompt_logprobs;
+  return top < 0 ? 0 : request.prompt_length * (top + 2);
+}
+
 uint32_t PlaceOf(uint32_t request_seal, uint64_t num_before) {
   return request_seal + static_cast<uint32_t>(num_before);
 }
@@ -21,13 +28,12 @@ uint32_t PlaceOf(uint32_t request_seal, uint64_t num_before) {
 
 // Each token may come alone, and counts once as an event and once as an output.
 int64_t MaxOutputs(const DecodeRequest& request) {
-  return 2 * int64_t{request.sampling.max_tokens} + 16;
+  const int64_t scores = request.compute_prompt ? MostScores(request) : 0;
+  return 2 * int64_t{request.sampling.max_tokens} + 16 + scores;
 }
 
 int64_t MaxOutputs(const PrefillRequest& request) {
-  const int64_t top = request.sampling.num_prompt_logprobs;
-  // For each position its log probabilities, and at worst an event of its own.
-  return kMaxPrefillEvents + (top < 0 ? 0 : request.prompt_length * (top + 2));
+  return kMaxPrefillEvents + MostScores(request);
 }
 
 template <typename Event>

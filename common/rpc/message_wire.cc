@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -12,13 +11,6 @@
 
 namespace baton {
 namespace {
-
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxWaitUs = int64_t{7} * 24 * 3600 * 1'000'000;  // A week, in microseconds.
-
-int64_t ToMicros(Duration d) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
-}
 
 // The fields that DecodeRequest and PrefillRequest have in common.
 template <typename Proto, typename Request>
@@ -94,32 +86,6 @@ absl::StatusOr<HandoffFailedEvent> ReadFailure(const v1::HandoffFailed& from) {
   return HandoffFailedEvent{.attempt = from.attempt(), .reason = from.reason()};
 }
 
-void WriteBlocks(const BlockCounts& from, v1::BlockCounts* to) {
-  to->set_free(from.free);
-  to->set_reserved(from.reserved);
-  to->set_filling(from.filling);
-  to->set_ready(from.ready);
-  to->set_cached(from.cached);
-  to->set_draining(from.draining);
-}
-
-absl::StatusOr<BlockCounts> ReadBlocks(const v1::BlockCounts& from) {
-  // The sum must stay an int32 too.
-  constexpr int64_t kMaxBlocks = kMaxInt32 / 6;
-  RETURN_IF_ERROR(CheckRange("blocks.free", from.free(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.reserved", from.reserved(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.filling", from.filling(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.ready", from.ready(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.cached", from.cached(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.draining", from.draining(), 0, kMaxBlocks));
-  return BlockCounts{.free = from.free(),
-                     .reserved = from.reserved(),
-                     .filling = from.filling(),
-                     .ready = from.ready(),
-                     .cached = from.cached(),
-                     .draining = from.draining()};
-}
-
 absl::StatusOr<ReservedEvent> ReadReserved(const v1::Reserved& from, const WireLimits& limits) {
   ReservedEvent event;
   if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
@@ -173,6 +139,11 @@ absl::StatusOr<ScoresEvent> ReadScores(const v1::Scores& from, const WireLimits&
   return event;
 }
 
+void WriteScores(const ScoresEvent& from, v1::Scores* to) {
+  to->set_attempt(from.attempt);
+  for (const PromptLogprob& one : from.logprobs) ToProto(one, to->add_prompt_logprobs());
+}
+
 absl::StatusOr<PrefilledEvent> ReadPrefilled(const v1::Prefilled& from, const WireLimits& limits) {
   PrefilledEvent event;
   if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
@@ -191,6 +162,7 @@ void ToProto(const DecodeRequest& from, v1::DecodeRequest* to) {
   WriteRequest(from, to);
   to->set_prefill_incarnation(from.prefill);
   to->set_compute_prompt(from.compute_prompt);
+  to->set_score_only(from.score_only);
 }
 
 absl::StatusOr<DecodeRequest> FromProto(const v1::DecodeRequest& from, const WireLimits& limits) {
@@ -201,6 +173,12 @@ absl::StatusOr<DecodeRequest> FromProto(const v1::DecodeRequest& from, const Wir
   if (request.compute_prompt && request.prefill != 0) {
     return absl::InvalidArgumentError(
         "compute_prompt: prefill_incarnation names a worker that brings the prompt; must be 0");
+  }
+  request.score_only = from.score_only();
+  const bool has_answer = from.prompt_length() < from.tokens_size();
+  if (request.score_only && (!request.compute_prompt || has_answer)) {
+    return absl::InvalidArgumentError(
+        "score_only: needs compute_prompt, and tokens that are the prompt alone");
   }
   return request;
 }
@@ -256,11 +234,16 @@ absl::StatusOr<WorkerEvent> FromProto(const v1::DecodeEvent& from, const WireLim
       ASSIGN_OR_RETURN(HandoffFailedEvent event, ReadFailure(from.handoff_failed()));
       return event;
     }
+    case v1::DecodeEvent::kScores: {
+      ASSIGN_OR_RETURN(ScoresEvent event, ReadScores(from.scores(), limits));
+      return event;
+    }
     case v1::DecodeEvent::kAlive:  // No mail for a node: CallEvents takes it.
     case v1::DecodeEvent::EVENT_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("event is not set: must be reserved, tokens or handoff_failed");
+  return absl::InvalidArgumentError(
+      "event is not set: must be reserved, tokens, scores or handoff_failed");
 }
 
 void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to) {
@@ -271,9 +254,11 @@ void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to) {
 }
 
 void ToProto(const ScoresEvent& from, v1::PrefillEvent* to) {
-  v1::Scores* scores = to->mutable_scores();
-  scores->set_attempt(from.attempt);
-  for (const PromptLogprob& one : from.logprobs) ToProto(one, scores->add_prompt_logprobs());
+  WriteScores(from, to->mutable_scores());
+}
+
+void ToProto(const ScoresEvent& from, v1::DecodeEvent* to) {
+  WriteScores(from, to->mutable_scores());
 }
 
 absl::StatusOr<WorkerEvent> FromProto(const v1::PrefillEvent& from, const WireLimits& limits) {
@@ -329,141 +314,6 @@ absl::StatusOr<SendRequest> FromProto(const v1::SendRequest& from, const WireLim
   request.attempt = from.attempt();
   ASSIGN_OR_RETURN(request.handoff, ReadHandoff(from.handoff(), limits.max_model_len));
   return request;
-}
-
-void ToProto(const WorkerAudit& from, v1::AuditResponse* to) {
-  to->set_incarnation(from.incarnation);
-  WriteBlocks(from.blocks, to->mutable_blocks());
-  to->set_num_unowned(from.num_unowned);
-  to->mutable_unowned_leg_ranks()->Assign(from.unowned_leg_ranks.begin(),
-                                          from.unowned_leg_ranks.end());
-  for (const HeldCall& call : from.calls) {
-    v1::HeldCall* one = to->add_calls();
-    ToProto(call.sequence, one->mutable_sequence());
-    one->set_attempt(call.attempt);
-    one->set_state(call.state);
-    one->set_num_blocks(call.num_blocks);
-    one->set_transfer_open(call.transfer_open);
-    one->mutable_leg_ranks()->Assign(call.leg_ranks.begin(), call.leg_ranks.end());
-    one->set_age_us(std::clamp<int64_t>(ToMicros(call.age), 0, kMaxWaitUs));
-  }
-}
-
-absl::StatusOr<WorkerAudit> FromProto(const v1::AuditResponse& from) {
-  WorkerAudit audit;
-  RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
-  audit.incarnation = from.incarnation();
-  ASSIGN_OR_RETURN(audit.blocks, ReadBlocks(from.blocks()));
-  RETURN_IF_ERROR(CheckRange("num_unowned", from.num_unowned(), 0, kMaxInt32));
-  audit.num_unowned = from.num_unowned();
-  ASSIGN_OR_RETURN(audit.unowned_leg_ranks,
-                   ReadLegRanks("unowned_leg_ranks", from.unowned_leg_ranks()));
-  for (const v1::HeldCall& one : from.calls()) {
-    HeldCall call;
-    ASSIGN_OR_RETURN(call.sequence, FromProto(one.sequence()));
-    call.attempt = one.attempt();
-    RETURN_IF_ERROR(CheckLabel("calls.state", one.state()));
-    call.state = one.state();
-    RETURN_IF_ERROR(CheckRange("calls.num_blocks", one.num_blocks(), 0, kMaxInt32));
-    call.num_blocks = one.num_blocks();
-    call.transfer_open = one.transfer_open();
-    ASSIGN_OR_RETURN(call.leg_ranks, ReadLegRanks("calls.leg_ranks", one.leg_ranks()));
-    RETURN_IF_ERROR(CheckRange("calls.age_us", one.age_us(), 0, kMaxWaitUs));
-    call.age = std::chrono::microseconds(one.age_us());
-    audit.calls.push_back(std::move(call));
-  }
-  return audit;
-}
-
-void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
-  to->set_protocol_version(from.protocol_version);
-  to->set_role(from.role == Role::kPrefill  ? v1::ROLE_PREFILL
-               : from.role == Role::kDecode ? v1::ROLE_DECODE
-                                            : v1::ROLE_UNSPECIFIED);
-  to->set_incarnation(from.incarnation);
-  to->set_numerics_id(from.numerics_id);
-  to->set_layout_digest(from.layout_digest);
-  to->set_model_digest(from.model_digest);
-  to->set_tp_size(from.tp_size);
-  to->set_block_size(from.block_size);
-  to->set_num_blocks(from.num_blocks);
-  if (from.layer_groups > 1) to->set_layer_groups(from.layer_groups);
-  to->set_max_model_len(from.max_model_len);
-  to->set_vocab_size(from.vocab_size);
-  to->set_computes_prompts(from.computes_prompts);
-  to->set_serves_sessions(from.serves_sessions);
-  to->set_kv_wire_version(from.kv_wire_version);
-}
-
-absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
-  RETURN_IF_ERROR(CheckRange("protocol_version", from.protocol_version(), 1, kMaxInt32));
-  RETURN_IF_ERROR(CheckRange("role", from.role(), v1::ROLE_PREFILL, v1::ROLE_DECODE));
-  RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
-  if (from.numerics_id().empty()) {
-    return absl::InvalidArgumentError("numerics_id is empty: must name kernels and dtypes");
-  }
-  RETURN_IF_ERROR(CheckLabel("numerics_id", from.numerics_id()));
-  const bool tells_kv_wire = from.protocol_version() > 3 || from.kv_wire_version() != 0;
-  const int32_t kv_wire = tells_kv_wire ? from.kv_wire_version() : kKvWireOfProtocol3;
-  RETURN_IF_ERROR(CheckRange("kv_wire_version", kv_wire, 1, 65535));
-  RETURN_IF_ERROR(CheckRange("tp_size", from.tp_size(), 1, 1024));
-  RETURN_IF_ERROR(CheckRange("block_size", from.block_size(), 1, 65536));
-  RETURN_IF_ERROR(CheckRange("num_blocks", from.num_blocks(), 1, kMaxInt32));
-  RETURN_IF_ERROR(CheckRange("layer_groups", from.layer_groups(), 0, 1024));
-  RETURN_IF_ERROR(CheckRange("max_model_len", from.max_model_len(), 1, kMaxInt32 / 2));
-  RETURN_IF_ERROR(CheckRange("vocab_size", from.vocab_size(), 1, kMaxInt32 / 2));
-  return HelloInfo{.protocol_version = from.protocol_version(),
-                   .kv_wire_version = kv_wire,
-                   .role = from.role() == v1::ROLE_PREFILL ? Role::kPrefill : Role::kDecode,
-                   .incarnation = from.incarnation(),
-                   .numerics_id = from.numerics_id(),
-                   .layout_digest = from.layout_digest(),
-                   .model_digest = from.model_digest(),
-                   .tp_size = from.tp_size(),
-                   .block_size = from.block_size(),
-                   .num_blocks = from.num_blocks(),
-                   .layer_groups = std::max(1, from.layer_groups()),
-                   .max_model_len = from.max_model_len(),
-                   .vocab_size = from.vocab_size(),
-                   .computes_prompts = from.computes_prompts(),
-                   .serves_sessions = from.serves_sessions()};
-}
-
-void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {
-  to->set_incarnation(from.incarnation);
-  WriteBlocks(from.blocks, to->mutable_blocks());
-  to->set_running(from.running);
-  to->set_waiting(from.waiting);
-  to->set_preempted(from.preempted);
-  to->set_queued_tokens(from.queued_tokens);
-  to->set_tokens_per_s(from.tokens_per_s);
-  to->set_draining(from.draining);
-  to->set_progress(from.progress);
-  to->set_computing(from.computing);
-  to->set_longest_layer_us(std::clamp<int64_t>(ToMicros(from.longest_layer), 0, kMaxWaitUs));
-}
-
-absl::StatusOr<WorkerStatus> FromProto(const v1::WorkerStatus& from) {
-  RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
-  WorkerStatus status;
-  ASSIGN_OR_RETURN(status.blocks, ReadBlocks(from.blocks()));
-  RETURN_IF_ERROR(CheckRange("running", from.running(), 0, kMaxInt32));
-  RETURN_IF_ERROR(CheckRange("waiting", from.waiting(), 0, kMaxInt32));
-  RETURN_IF_ERROR(CheckRange("preempted", from.preempted(), 0, kMaxInt32));
-  RETURN_IF_ERROR(CheckRange("queued_tokens", from.queued_tokens(), 0, int64_t{1} << 50));
-  RETURN_IF_ERROR(CheckRange("tokens_per_s", from.tokens_per_s(), 0, int64_t{1} << 50));
-  RETURN_IF_ERROR(CheckRange("longest_layer_us", from.longest_layer_us(), 0, kMaxWaitUs));
-  status.incarnation = from.incarnation();
-  status.running = from.running();
-  status.waiting = from.waiting();
-  status.preempted = from.preempted();
-  status.queued_tokens = from.queued_tokens();
-  status.tokens_per_s = from.tokens_per_s();
-  status.draining = from.draining();
-  status.progress = from.progress();
-  status.computing = from.computing();
-  status.longest_layer = std::chrono::microseconds(from.longest_layer_us());
-  return status;
 }
 
 }  // namespace baton

@@ -19,6 +19,7 @@ void ToProto(const DecodeRequest& from, v1::DecodeRequest* to);
 void ToProto(const PrefillRequest& from, v1::PrefillRequest* to);
 void ToProto(const ReservedEvent& from, v1::DecodeEvent* to);
 void ToProto(const TokensEvent& from, v1::DecodeEvent* to);
+void ToProto(const ScoresEvent& from, v1::DecodeEvent* to);
 void ToProto(const ScoresEvent& from, v1::PrefillEvent* to);
 void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to);
 void ToProto(const HandoffFailedEvent& from, v1::DecodeEvent* to);

@@ -103,7 +103,8 @@ bool SessionServer::EndCall(uint64_t call, const absl::Status& status) {
 bool SessionServer::Queue(v1::CallTold told) {
   if (finishing_.has_value()) return true;
   const uint64_t call = told.call();
-  if (!told.has_prefill() || !told.prefill().has_scores()) {
+  const bool is_bulk = told.prefill().has_scores() || told.decode().has_scores();
+  if (!is_bulk) {
     output_.Add(std::move(told));
     return true;
   }

@@ -1,6 +1,7 @@
 #include "common/rpc/wire_fields.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -31,6 +32,16 @@ absl::Status CheckLabel(absl::string_view field, const std::string& value) {
                                      [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
   if (printable) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": control characters are not allowed"));
+}
+
+int64_t ToMicros(Duration d) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+}
+
+std::string LabelOf(const std::string& text) {
+  std::string label = text.substr(0, kMaxLabelBytes);
+  std::ranges::replace_if(label, [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
+  return label;
 }
 
 absl::StatusOr<std::vector<DataRank>> ReadRanks(absl::string_view field, const DataRanks& from) {

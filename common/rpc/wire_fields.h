@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "baton/v1/generation.pb.h"
+#include "common/base/time.h"
 #include "common/transport/kv_transport.h"
 
 // Fields that several messages have: checked as they are read, named in what is refused.
@@ -18,6 +20,14 @@ absl::Status CheckIncarnation(absl::string_view field, uint64_t value);
 // Labels end up in logs, so they hold printable bytes only (UTF-8 beyond ASCII included), at most
 // kMaxLabelBytes.
 absl::Status CheckLabel(absl::string_view field, const std::string& value);
+
+// A label of whatever text: of its first bytes those that are printable in ASCII, for others '?'.
+std::string LabelOf(const std::string& text);
+
+inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+inline constexpr int64_t kMaxWaitUs =
+    int64_t{7} * 24 * 3600 * 1'000'000;  // A week, in microseconds.
+int64_t ToMicros(Duration d);
 
 absl::StatusOr<PairKey> ReadPairKey(const std::string& bytes);
 std::string WritePairKey(const PairKey& key);

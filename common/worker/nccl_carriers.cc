@@ -1,13 +1,16 @@
 #include "common/worker/nccl_carriers.h"
 
+#include <algorithm>
+#include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/telemetry/log.h"
-#include "nlohmann/json.hpp"
 
 namespace baton {
 namespace {
@@ -86,25 +89,26 @@ void LogPath(const std::string& peer, bool up, const std::string& why) {
   }
 }
 
-std::string KvPathsJson(const KvPaths& paths) {
-  const auto text = [](int version) {
-    return version == 0 ? std::string() : nccl::VersionText(version);
-  };
-  nlohmann::json links = nlohmann::json::array();
-  for (const auto& [rank, state] : paths.links) {
-    links.push_back({{"rank", rank},
-                     {"peer", state.peer},
-                     {"peer_nccl", text(state.version)},
-                     {"sends", state.sends},
-                     {"transport", state.is_up ? "nccl" : "tcp"},
-                     {"why", state.why}});
+std::vector<KvPeer> KvPeersOf(const std::vector<nccl::LinkState>& links) {
+  std::map<Incarnation, KvPeer> peers;
+  for (const nccl::LinkState& link : links) {
+    uint64_t incarnation = 0;
+    if (!link.sends ||
+        !absl::SimpleHexAtoi(link.peer.substr(0, link.peer.find(' ')), &incarnation)) {
+      continue;
+    }
+    KvPeer& peer = peers[incarnation];
+    peer.incarnation = incarnation;
+    ++(link.is_up ? peer.links_over_nccl : peer.links_over_tcp);
+    if (!link.is_up) peer.why_tcp = link.why;
   }
-  const nlohmann::json page = {{"asked_for", paths.is_asked_for},
-                               {"tls", paths.has_tls},
-                               {"nccl", text(paths.version)},
-                               {"why", paths.why},
-                               {"links", std::move(links)}};
-  return page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  std::vector<KvPeer> most;
+  for (auto& [incarnation, peer] : peers) most.push_back(std::move(peer));
+  std::ranges::stable_sort(most, std::greater{}, [](const KvPeer& peer) {
+    return peer.links_over_nccl + peer.links_over_tcp;
+  });
+  if (most.size() > kMostKvPeers) most.resize(kMostKvPeers);
+  return most;
 }
 
 void ExportCarriers(std::function<nccl::CarrierCounters()> read, Metrics* metrics) {

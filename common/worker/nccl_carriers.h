@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/node/message.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/nccl/nccl_carrier.h"
 #include "common/transport/nccl/nccl_library.h"
@@ -27,21 +28,15 @@ nccl::Staging::Options StagingFor(const DeviceMemory& memory);
 // Says in the log which way the K/V of a connection goes from now on.
 void LogPath(const std::string& peer, bool up, const std::string& why);
 
-// How K/V goes between the ranks of this worker and others.
-struct KvPaths {
-  struct Link {
-    int rank = 0;
-    nccl::LinkState state;
-  };
-  bool is_asked_for = false;  // --kv-transport nccl.
-  bool has_tls = false;       // Over TCP; not over NCCL.
-  int version = 0;            // Of NCCL here; 0: none, and
-  std::string why;
-  std::vector<Link> links;  // Of ranks that have NCCL, by rank.
+// The NCCL of this process, for operators.
+struct NcclHere {
+  std::string version;  // "2.23.4"; empty: none, and
+  std::string why_none;
 };
-// For GET /kv: {"asked_for", "tls", "nccl": "2.23.4" or "", "why": why none, "links": [{"rank",
-// "peer", "peer_nccl", "sends", "transport": "nccl" or "tcp", "why"}]}.
-std::string KvPathsJson(const KvPaths& paths);
+
+// The connections on which this process sends, together for each process that receives: those that
+// carry most come first, kMostKvPeers at most.
+std::vector<KvPeer> KvPeersOf(const std::vector<nccl::LinkState>& links);
 
 // baton_nccl_* and baton_kv_links. `read` may be called from any thread.
 void ExportCarriers(std::function<nccl::CarrierCounters()> read, Metrics* metrics);

@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/process/command_line.h"
 
 namespace baton {
 
@@ -29,14 +28,6 @@ absl::StatusOr<std::unique_ptr<http::HttpServer>> MakeOpsServer(const OpsServerO
                   .body = absl::StrCat("{\"status\":\"", dead.empty() ? "alive" : dead, "\"}\n")});
            },
        .quick = true}};
-  // It tells who the peers are.
-  if (IsLoopback(options.host)) {
-    routes.push_back({.method = "GET",
-                      .path = "/kv",
-                      .handler = [text = options.kv](http::Request, Writer writer) {
-                        writer->Respond({.body = text()});
-                      }});
-  }
   http::ServerOptions server;
   server.host = options.host;
   server.port = static_cast<uint16_t>(options.port);

@@ -14,13 +14,12 @@ struct OpsServerOptions {
   std::string host;
   int port = 0;  // 0 = any free one.
   std::function<std::string()> metrics;
-  std::function<std::string()> kv;  // JSON of how K/V goes, for who is on this machine.
   // Why the process is not alive any more; empty: it is. Does not wait.
   std::function<std::string()> why_dead;
 };
 
-// What a worker answers beside its calls, to whoever asks: /metrics and /health, and /kv where only
-// this machine can ask. Not started. The error names --metrics-port and the cure.
+// What a worker answers beside its calls, to whoever asks: /metrics and /health. Not started. The
+// error names --metrics-port and the cure.
 absl::StatusOr<std::unique_ptr<http::HttpServer>> MakeOpsServer(const OpsServerOptions& options);
 
 }  // namespace baton

@@ -1,5 +1,8 @@
 #include "common/worker/tcp_ranks.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -116,16 +119,21 @@ nccl::CarrierCounters TcpRanks::carrier_counters() const {
   return sum;
 }
 
-KvPaths TcpRanks::kv_paths() const {
-  KvPaths paths{.why = why_no_nccl_};
-  for (size_t r = 0; r < carriers_.size(); ++r) {
-    if (carriers_[r] == nullptr) continue;
-    paths.version = nccl::LibraryVersionOf(carriers_[r]->version());
-    for (nccl::LinkState& state : carriers_[r]->links()) {
-      paths.links.push_back({static_cast<int>(r), std::move(state)});
-    }
+NcclHere TcpRanks::nccl() const {
+  for (const auto& carrier : carriers_) {
+    if (carrier == nullptr) continue;
+    return {.version = nccl::VersionText(nccl::LibraryVersionOf(carrier->version()))};
   }
-  return paths;
+  return {.why_none = why_no_nccl_};
+}
+
+std::vector<KvPeer> TcpRanks::kv_peers() const {
+  std::vector<nccl::LinkState> links;
+  for (const auto& carrier : carriers_) {
+    if (carrier == nullptr) continue;
+    std::ranges::move(carrier->links(), std::back_inserter(links));
+  }
+  return KvPeersOf(links);
 }
 
 }  // namespace baton

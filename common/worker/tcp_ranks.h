@@ -57,7 +57,9 @@ class TcpRanks : public KvTransport {
   // Of all ranks together. Any thread.
   TransportCounters counters() const;
   nccl::CarrierCounters carrier_counters() const;
-  KvPaths kv_paths() const;
+  NcclHere nccl() const;
+  // The receivers of what this process sends, as far as it has NCCL.
+  std::vector<KvPeer> kv_peers() const;
 
  private:
   TcpRanks(int32_t kv_heads, EventSink sink) : group_(kv_heads, std::move(sink)) {}

@@ -266,22 +266,21 @@ absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(std::unique_ptr<TcpRanks> ranks, TcpRanks::Create(std::move(options)));
   data_endpoints_ = ranks->endpoints();
   const TcpRanks* const transport = ranks.get();
-  kv_paths_ = [this, transport] {
-    KvPaths paths = transport->kv_paths();
-    paths.is_asked_for = config_.kv_transport == "nccl";
-    paths.has_tls = config_.kv_tls();
-    return KvPathsJson(paths);
-  };
   if (nccl.ok()) {
     ExportCarriers([transport] { return transport->carrier_counters(); }, &metrics_);
   }
   transport_.set_transport(std::move(ranks), [transport] { return transport->counters(); });
   server_ = std::make_unique<WorkerServer>(
-      WorkerServerOptions{.hello = Hello(),
+      WorkerServerOptions{.hello = Hello(transport->nccl()),
                           .host = config_.host,
                           .port = config_.port,
                           .tls = tls_.get(),
-                          .status = [this] { return snapshot().status; },
+                          .status =
+                              [this, transport] {
+                                WorkerStatus status = snapshot().status;
+                                status.kv_peers = transport->kv_peers();
+                                return status;
+                              },
                           .in_turn_for = [this] { return InTurnFor(); }},
       inbox_);
   return absl::OkStatus();
@@ -299,7 +298,7 @@ std::vector<DataRank> WorkerRuntime::DataRanks() const {
   return ranks;
 }
 
-HelloInfo WorkerRuntime::Hello() const {
+HelloInfo WorkerRuntime::Hello(const NcclHere& nccl) const {
   return {.role = role_,
           .incarnation = incarnation_,
           .numerics_id = model_.info.numerics_id,
@@ -312,7 +311,11 @@ HelloInfo WorkerRuntime::Hello() const {
           .max_model_len = static_cast<int32_t>(
               std::min<int64_t>(model_.info.max_model_len, allocator_->most_tokens())),
           .vocab_size = model_.info.vocab_size,
-          .computes_prompts = role_ == Role::kDecode};
+          .computes_prompts = role_ == Role::kDecode,
+          .scores_prompts = role_ == Role::kDecode,
+          .kv_tls = config_.kv_tls(),
+          .nccl_version = nccl.version,
+          .why_no_nccl = nccl.why_none};
 }
 
 WorkerParts WorkerRuntime::parts() {
@@ -386,7 +389,6 @@ absl::Status WorkerRuntime::ServeOps() {
   ASSIGN_OR_RETURN(ops_server_, MakeOpsServer({.host = config_.host,
                                                .port = config_.metrics_port,
                                                .metrics = [this] { return metrics_.Render(); },
-                                               .kv = kv_paths_,
                                                .why_dead = [this] { return StandsStill(); }}));
   ops_server_->Start();
   return absl::OkStatus();

@@ -26,6 +26,7 @@
 #include "common/transport/pair_key.h"
 #include "common/worker/mailing_runner.h"
 #include "common/worker/mailing_transport.h"
+#include "common/worker/nccl_carriers.h"
 #include "common/worker/worker_config.h"
 #include "kernels/make_device.h"
 
@@ -95,7 +96,7 @@ class WorkerRuntime {
   void ExportMetrics();
   void ExportOwn();
   static const char* HelpOf(std::string_view counter);
-  HelloInfo Hello() const;
+  HelloInfo Hello(const NcclHere& nccl) const;
   WorkerSnapshot snapshot() const;
 
   const WorkerConfig config_;
@@ -117,7 +118,6 @@ class WorkerRuntime {
   std::unique_ptr<BlockAllocator> allocator_;
   MailingTransport transport_;
   std::vector<std::string> data_endpoints_;  // Of each rank.
-  std::function<std::string()> kv_paths_;    // For GET /kv.
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<http::HttpServer> ops_server_;
 };

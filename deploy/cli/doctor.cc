@@ -11,8 +11,9 @@
 #include "common/transport/nccl/nccl_library.h"
 #include "deploy/cli/cert_ends.h"
 #include "deploy/cli/gpus.h"
-#include "deploy/cli/kv_paths.h"
+#include "deploy/cli/kv_pairs.h"
 #include "deploy/cli/launch_plan.h"
+#include "deploy/cli/status.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::cli {
@@ -81,12 +82,9 @@ std::vector<Finding> ExamineRunning(const std::string& dir) {
   std::vector<Finding> findings = {
       {.subject = "cluster", .fact = absl::StrCat(running.ok() ? "running in " : "none in ", dir)}};
   if (!running.ok()) return findings;
-  std::vector<std::string> names;
-  for (const ServerRecord& server : running->servers) {
-    if (server.role != "router") names.push_back(server.name);
-  }
-  const std::vector<Finding> paths = ExamineKvPaths(AskKvPaths(*running, names));
-  findings.insert(findings.end(), paths.begin(), paths.end());
+  const std::vector<Finding> pairs =
+      ExamineKvPairs(JoinStatus(*running, AskRouterStatus(*running), SteadyNow()));
+  findings.insert(findings.end(), pairs.begin(), pairs.end());
   const std::vector<Finding> ends = ExamineCertEnds(AskCertEnds(*running), UnixSeconds());
   findings.insert(findings.end(), ends.begin(), ends.end());
   return findings;
@@ -102,6 +100,8 @@ std::vector<Finding> AskRemote(const RemoteOptions& options) {
   const absl::StatusOr<nlohmann::json> says = cluster->Status();
   std::vector<Finding> findings = ExamineRemote(options.router, says);
   if (!says.ok()) return findings;
+  const std::vector<Finding> pairs = ExamineKvPairs(RemoteStatus(options.router, *says));
+  findings.insert(findings.end(), pairs.begin(), pairs.end());
   const std::vector<Finding> ends = cluster->ExamineCerts(*says, UnixSeconds());
   findings.insert(findings.end(), ends.begin(), ends.end());
   return findings;

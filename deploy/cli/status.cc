@@ -13,7 +13,7 @@
 #include "common/base/status.h"
 #include "deploy/cli/cert_ends.h"
 #include "deploy/cli/http_client.h"
-#include "deploy/cli/kv_paths.h"
+#include "deploy/cli/kv_pairs.h"
 
 namespace baton::cli {
 namespace {
@@ -54,6 +54,18 @@ json BlocksOf(const json& said) {
   return blocks;
 }
 
+// How it would exchange K/V.
+void AddKv(const json& said, json* to) {
+  for (const char* key : {"kv_security", "nccl", "why_no_nccl"}) (*to)[key] = Get(said, key, "");
+}
+
+// What the router says of the pairs of its workers.
+json WithPairs(json status, const json& router_says) {
+  status["kv_pairs"] = Get(router_says, "kv_pairs", json::array());
+  status["kv_pairs_left_out"] = Get(router_says, "kv_pairs_left_out", 0);
+  return status;
+}
+
 json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
   const bool healthy = IsRunning(record.process) && Get(said, "healthy", false) == json(true);
   json status = {{"name", record.name},
@@ -67,6 +79,7 @@ json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
                  {"running", Get(said, "running", 0)},
                  {"waiting", Get(said, "waiting", 0)},
                  {"metrics_url", record.metrics_url}};
+  AddKv(said, &status);
   AddRestarts(record, now, &status);
   return status;
 }
@@ -95,11 +108,6 @@ absl::StatusOr<json> ReadStatus(const StatusOptions& options, const RemoteCluste
   }
   ASSIGN_OR_RETURN(const RunState state, RunDir(options.dir).LoadRunning());
   json status = JoinStatus(state, AskRouterStatus(state), SteadyNow());
-  std::vector<std::string> healthy;
-  for (const json& worker : status["workers"]) {
-    if (worker["healthy"] == json(true)) healthy.push_back(worker["name"]);
-  }
-  status["kv_paths"] = AskKvPaths(state, healthy);
   status["certificates_end"] = AskCertEnds(state);
   return status;
 }
@@ -141,7 +149,7 @@ json JoinStatus(const RunState& state, const json& router_says, Time now) {
   } else {
     router["healthy"] = false;
   }
-  return {{"workers", std::move(workers)}, {"router", std::move(router)}};
+  return WithPairs({{"workers", std::move(workers)}, {"router", std::move(router)}}, router_says);
 }
 
 json RemoteStatus(const std::string& router, const json& router_says) {
@@ -159,12 +167,14 @@ json RemoteStatus(const std::string& router, const json& router_says) {
                        {"blocks", BlocksOf(said)},
                        {"running", Get(said, "running", 0)},
                        {"waiting", Get(said, "waiting", 0)}});
+    AddKv(said, &workers.back());
   }
   json of_router = Get(router_says, "router", json::object());
   if (!of_router.is_object()) of_router = json::object();
   of_router["address"] = router;
   of_router["healthy"] = true;  // It has answered.
-  return {{"workers", std::move(workers)}, {"router", std::move(of_router)}};
+  return WithPairs({{"workers", std::move(workers)}, {"router", std::move(of_router)}},
+                   router_says);
 }
 
 std::string StatusTable(const json& status) {
@@ -195,9 +205,7 @@ std::string StatusTable(const json& status) {
                                     Text(worker["tp"]), Text(worker["running"]),
                                     Text(worker["waiting"]), blocks));
   }
-  for (const std::string& line : KvPathLines(Get(status, "kv_paths", json::object()))) {
-    absl::StrAppend(&text, line, "\n");
-  }
+  for (const std::string& line : KvPairLines(status)) absl::StrAppend(&text, line, "\n");
   const json ends = Get(status, "certificates_end", json::object());
   for (const std::string& line : CertEndLines(ends, UnixSeconds())) {
     absl::StrAppend(&text, line, "\n");

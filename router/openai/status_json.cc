@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "router/openai/kv_pairs_json.h"
+#include "router/pair_fit.h"
 
 namespace baton {
 namespace {
@@ -29,6 +31,9 @@ Json WorkerJson(const WorkerView& worker) {
           {"alone", worker.alone},
           {"protocol", worker.hello.protocol_version},
           {"kv_wire", worker.hello.kv_wire_version},
+          {"kv_security", KvSecurityOf(worker.hello)},
+          {"nccl", worker.hello.nccl_version},
+          {"why_no_nccl", worker.hello.why_no_nccl},
           {"numerics_id", worker.hello.numerics_id},
           {"tp", worker.hello.tp_size},
           {"layer_groups", worker.hello.layer_groups},
@@ -53,7 +58,10 @@ Json WorkerJson(const WorkerView& worker) {
 Json StatusJson(const RouterView& view, bool ready, const std::string& model) {
   Json workers = Json::array();
   for (const WorkerView& worker : view.workers) workers.push_back(WorkerJson(worker));
+  Json pairs = KvPairsJson(view);
   return {{"workers", std::move(workers)},
+          {"kv_pairs", std::move(pairs["kv_pairs"])},
+          {"kv_pairs_left_out", pairs["kv_pairs_left_out"]},
           {"router",
            {{"model", model},
             {"ready", ready},

@@ -15,7 +15,7 @@ struct RouteNeed {
   int32_t prompt_tokens = 0;
   int32_t total_tokens = 0;  // Prompt and answer.
   bool needs_decode = true;
-  bool wants_scores = false;  // Of the prompt, which prefill workers alone give.
+  bool wants_scores = false;  // Of the prompt: not all decode workers that are alone give them.
   bool alone = false;  // No prefill worker: the decode worker computes the prompt itself.
   uint64_t group = 0;  // Only workers of this group, as in Candidate; 0 = any.
 };

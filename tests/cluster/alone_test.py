@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A decode worker without a prefill worker computes prompts itself: the same tokens and bits, while
-the only prefill worker is killed under streams, with a router that never saw it, and until it is back.
+"""A decode worker without a prefill worker computes prompts itself: the same tokens, bits and scores,
+while the only prefill worker is killed under streams, with a router that never saw it, until it is back,
+and beside one whose K/V is secured otherwise.
 
 Usage: alone_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -10,7 +11,6 @@ import sys
 import threading
 import unittest
 
-from api_client import HttpError
 from bits_test import ask, prompt
 from process_cluster import ProcessCluster, await_true
 from running_cluster import at_once
@@ -29,7 +29,19 @@ REQUESTS = [request(700), request(3), {**request(90), "temperature": 0.9, "seed"
             {**request(50), "max_tokens": 1}]
 
 
+# Scores of a prompt alone, of several chunks, of one token, and with an answer of several choices.
+SCORED = [dict(prompt=prompt(300, salt=5), max_tokens=0, echo=True, logprobs=3),
+          dict(prompt=[0], max_tokens=0, echo=True, logprobs=0),
+          dict(prompt=[prompt(90, salt=7), prompt(40, salt=8)], max_tokens=5, n=2, echo=True, logprobs=0,
+               temperature=0.8, seed=11, ignore_eos=True)]
+
+
 class AloneTest(unittest.TestCase):
+    def scores(self, cluster):
+        """All that is told of the choices, numbers as they are."""
+        return [[{**choice} for choice in cluster.post("/v1/completions", return_token_ids=True,
+                                                       **one)["choices"]] for one in SCORED]
+
     def answers(self, cluster):
         answers = at_once([lambda r=r: ask(cluster, r)[:2] for r in REQUESTS])
         for answer in answers:
@@ -52,6 +64,8 @@ class AloneTest(unittest.TestCase):
         with ProcessCluster(BIN, "alone", prefill=1, decode=1) as cluster:
             decode = cluster.decode[0]
             known = self.answers(cluster)
+            scored = self.scores(cluster)
+            self.assertEqual(len(scored[0][0]["logprobs"]["token_logprobs"]), 300)
             self.assertEqual(decode.metric("baton_self_prefills_total"), 0)
 
             # Killed with prompts in every state, and more asked meanwhile.
@@ -71,15 +85,12 @@ class AloneTest(unittest.TestCase):
             self.assertGreater(decode.metric("baton_self_prefills_total"), 0)
             cached = ask(cluster, REQUESTS[0])[2]["prompt_tokens_details"]["cached_tokens"]
             self.assertGreater(cached, 600, "of 700 that were computed before")
-            # What prefill workers alone give is not there.
-            with self.assertRaises(HttpError) as refused:
-                cluster.post("/v1/completions", prompt="In the beginning", max_tokens=0, echo=True,
-                             logprobs=0)
-            self.assertEqual(refused.exception.code, 503)
+            self.assertEqual(self.scores(cluster), scored)
 
             # A router that comes up without one.
             cluster.restart(cluster.router)
             self.assertEqual(self.answers(cluster), known)
+            self.assertEqual(self.scores(cluster), scored)
 
             # It takes over.
             cluster.restart(cluster.prefill[0])
@@ -91,6 +102,37 @@ class AloneTest(unittest.TestCase):
             self.assertGreaterEqual(decode.metric("baton_handoffs_total"), handoffs + 3)
             self.assertEqual(cluster.await_quiet(), {})
             self.assertEqual(cluster.audit()[0], 0, cluster.audit()[1])
+
+    def test_workers_whose_kv_is_secured_otherwise_never_pair_and_all_say_why(self):
+        with ProcessCluster(BIN, "alone-security", prefill=1, decode=1) as cluster:
+            prefill, decode = cluster.prefill[0], cluster.decode[0]
+            known = self.answers(cluster)
+            pair = cluster.get("/status")["kv_pairs"]
+            self.assertEqual([(p["prefill"], p["decode"], p["transport"], p["security"]) for p in pair],
+                             [(prefill.address, decode.address, "tcp", "authenticated")])
+            self.assertIn("no NCCL", pair[0]["why"])
+            prefill.arguments += ["--kv-security", "tls"]
+            cluster.restart(prefill)
+            self.await_alone(cluster)
+            failed = decode.metric("baton_kv_transport_failed_handshakes_total")
+            handoffs = decode.metric("baton_handoffs_total")
+            self.assertEqual(self.answers(cluster), known)
+            self.assertEqual(decode.metric("baton_handoffs_total"), handoffs)
+            self.assertEqual(decode.metric("baton_kv_transport_failed_handshakes_total"), failed,
+                             "nobody tries")
+            why = ("--kv-security is tls at the prefill worker and authenticated at the decode worker: "
+                   "give both the same")
+            for said in (cluster.said_of(prefill)["reason"], cluster.said_of(decode)["reason"],
+                         cluster.router.last_log()):
+                self.assertIn(why, said)
+            pair = cluster.get("/status")["kv_pairs"]
+            self.assertEqual([(p["transport"], p["why"]) for p in pair], [("none", why)])
+            decode.arguments += ["--kv-security", "tls"]
+            cluster.restart(decode)
+            await_true(lambda: [(p["transport"], p["security"]) for p in cluster.get("/status")["kv_pairs"]]
+                       == [("tcp", "tls")], 30, "they pair")
+            self.assertEqual(self.answers(cluster), known)
+            self.assertGreater(decode.metric("baton_handoffs_total"), 0)
 
 
 if __name__ == "__main__":

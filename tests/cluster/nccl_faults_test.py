@@ -147,9 +147,18 @@ class NcclFaultsTest(unittest.TestCase):
         await_true(lambda: not any(s.metric("baton_nccl_held_slots") for s in cluster.workers),
                    QUIET_LIMIT_S, "no batch holds a slot")
 
+    def await_path(self, cluster, transport, tp):
+        """What the router says of the only pair."""
+        def is_said():
+            pairs = cluster.get("/status")["kv_pairs"]
+            return [(p["transport"], p["nccl"], p["decode_nccl"], p["links_over_nccl"])
+                    for p in pairs] == [(transport, "2.23.4", "2.23.4", tp)]
+        await_true(is_said, 60, f"the router says that K/V goes by {transport}")
+
     def see(self, cells, name, tp=1):
         with self.cluster(name, tp) as cluster:
             expected = self.answers(cluster)
+            self.await_path(cluster, "nccl", tp)
             for role, fault in cells:
                 with self.subTest(f"{role}: {fault}"):
                     server = getattr(cluster, role)[0]

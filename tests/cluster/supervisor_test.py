@@ -96,13 +96,13 @@ class SupervisorTest(unittest.TestCase):
     def test_status_json_has_the_documented_shape(self):
         self.up()
         status = json.loads(self.baton("status", "--json").stdout)
-        self.assertEqual(set(status), {"workers", "router", "kv_paths", "certificates_end"})
+        self.assertEqual(set(status), {"workers", "router", "kv_pairs", "kv_pairs_left_out", "certificates_end"})
         self.assertEqual(status["certificates_end"], {})  # Plaintext: nobody has a certificate.
         self.assertEqual([w["role"] for w in status["workers"]], ["prefill", "decode"])
         for worker in status["workers"]:
             self.assertEqual(set(worker), {"name", "role", "pid", "address", "incarnation", "tp",
-                                           "healthy", "blocks", "running", "waiting",
-                                           "metrics_url", "restarts", "last_exit", "next_try_s"})
+                                           "healthy", "blocks", "running", "waiting", "kv_security",
+                                           "nccl", "why_no_nccl", "metrics_url", "restarts", "last_exit", "next_try_s"})
             self.assertEqual((worker["restarts"], worker["last_exit"], worker["next_try_s"]),
                              (0, "", None))
             self.assertEqual(worker["blocks"], {"free": 7, "cached": 1, "reserved": 0,

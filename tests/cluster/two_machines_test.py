@@ -181,7 +181,7 @@ class TwoMachinesTest(unittest.TestCase):
         for path in ("/status", "/audit"):
             self.assertEqual(self.ask("b", path)[0], 403, path)
         for machine in ("a", "b"):
-            for path, code in (("/health", 200), ("/metrics", 200), ("/kv", 404), ("/status", 404)):
+            for path, code in (("/health", 200), ("/metrics", 200), ("/status", 404)):
                 with self.subTest(of=machine, path=path):
                     self.assertEqual(self.ask("b", path, port=METRICS_PORT, of=machine)[0], code)
         own, foreign = self.folder / "certs", self.folder / "foreign"
@@ -218,6 +218,11 @@ class TwoMachinesTest(unittest.TestCase):
                          {("prefill-0", f"{self.machines.address['a']}:{CONTROL_PORT}", True),
                           ("decode-0", f"{self.machines.address['b']}:{CONTROL_PORT}", True)})
         self.assertTrue(status["router"]["ready"])
+        self.assertEqual([(one["transport"], one["security"]) for one in status["kv_pairs"]],
+                         [("tcp", "tls")])
+        path = "prefill-0 -> decode-0: K/V over TCP, TLS: the prefill worker has no NCCL: "
+        for command in ("status", "doctor"):
+            self.assertIn(path, self.baton("b", command, *by_admin)[1])
         code, out, err = self.baton("b", "audit", "--json", *by_admin)
         self.assertEqual(code, 0, err)
         audited = {one["name"]: one for one in json.loads(out)["workers"]}

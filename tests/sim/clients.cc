@@ -180,9 +180,7 @@ void Clients::OnEnded(Client& client, const absl::Status& status) {
   if (!status.ok()) {
     num_cancelled += client.cancelled ? 1 : 0;
     const bool asked_for = client.cancelled || client.request.timeout < seconds(600);
-    if (!asked_for && on_failure) {
-      on_failure(client.router, client.request, client.submitted, status);
-    }
+    if (!asked_for && on_failure) on_failure(client.router, client.submitted, status);
     return;
   }
   for (size_t c = 0; c < client.expected.size(); ++c) {

@@ -37,8 +37,7 @@ class Clients {
   std::string FirstLive() const;
   // Called for each request that fails although its client neither cancelled it nor set a short
   // deadline, and its router lived.
-  std::function<void(int router, const ValidRequest&, Time submitted, const absl::Status&)>
-      on_failure;
+  std::function<void(int router, Time submitted, const absl::Status&)> on_failure;
   // Called for each token of a request.
   std::function<void(uint64_t key)> on_token;
 

@@ -28,10 +28,9 @@ Cluster::Cluster(uint64_t seed, const Scenario& scenario)
   if (scenario.nccl) fabric_.UseNccl(seed);
   if (scenario.has_only_nccl_faults()) fabric_.OnlyNcclFails();
   BuildHosts(seed);
-  clients_.on_failure = [this](int router, const ValidRequest& request, Time submitted,
-                               const absl::Status& status) {
+  clients_.on_failure = [this](int router, Time submitted, const absl::Status& status) {
     OnFailure(router, submitted, status);
-    if (request.sampling.num_prompt_logprobs < 0) CheckNotAlone(router, submitted, status);
+    CheckNotAlone(router, submitted, status);
   };
 }
 

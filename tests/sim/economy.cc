@@ -212,7 +212,11 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
     account.held_since = std::min(account.held_since, now);
     account.recovering = false;
   }
+  const bool after_answer = request.score_only && account.starts > 0;
   Ask(account, now);
+  if (!after_answer) return;
+  --account.starts;
+  ++account.score_starts;
 }
 
 void RouterLedger::OnOpenPrefill(CallId call, int32_t worker, const PrefillRequest& request) {

@@ -115,7 +115,7 @@ class RouterLedger {
     int64_t causes = 0;  // What may have made it necessary to begin something again.
     int64_t starts = 0;  // Decode calls, Rebinds, and Prefill calls without either.
     int64_t prefills = 0;
-    int64_t score_starts = 0;  // Prefill calls after the answer, for the score alone.
+    int64_t score_starts = 0;  // Calls after the answer, for the score alone.
     // Nobody keeps what was prefilled last: its prefill worker is lost or has let it go, or handed
     // it to a decode worker that is lost. What happens to a decode worker beside it is no reason.
     bool kv_gone = true;

@@ -183,7 +183,8 @@ HelloInfo WorkerHost::Hello() const {
           .layer_groups = process_->allocator->num_groups(),
           .max_model_len = options_.max_length,
           .vocab_size = kVocab,
-          .computes_prompts = options_.role == Role::kDecode};
+          .computes_prompts = options_.role == Role::kDecode,
+          .scores_prompts = options_.role == Role::kDecode};
 }
 
 // ---- Mail --------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ TEST_F(AloneTest, AWorkerThatDoesNotKnowThatIsNotAsked) {
   EXPECT_EQ(Ended(1), Code::kUnavailable);
 }
 
-TEST_F(AloneTest, ScoresOfAPromptNeedAPrefillWorker) {
+TEST_F(AloneTest, ScoresOfAPromptNeedAPrefillWorkerWhereTheOneThatIsAloneGivesNone) {
   BeAlone();
   ValidRequest scored = Request();
   scored.sampling.num_prompt_logprobs = 0;
@@ -234,6 +234,8 @@ TEST_F(AloneTest, ScoresOfAPromptNeedAPrefillWorker) {
   EXPECT_TRUE(outbox_.decodes.empty());
   EXPECT_EQ(Ended(1), Code::kUnavailable);
   EXPECT_EQ(Ended(2), Code::kUnavailable);
+  EXPECT_THAT(std::string(outbox_.clients[1].ended[0].status.message()),
+              HasSubstr("prompt log probabilities need a prefill worker, or a decode worker"));
 }
 
 TEST_F(AloneTest, AnAnswerOfOneTokenNeedsADecodeWorkerThen) {

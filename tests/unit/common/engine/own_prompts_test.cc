@@ -92,5 +92,22 @@ TEST_F(OwnPromptsTest, FewTokensBesideManyAnswersAreNoSlowerRate) {
   EXPECT_DOUBLE_EQ(engine_->own_prompt_tokens_per_s(), 1000);
 }
 
+// Of what it finds nobody would tell the scores.
+TEST_F(OwnPromptsTest, OneThatIsScoredComesBackWithoutWhatIsCached) {
+  for (const bool is_scored : {false, true}) {
+    Decoding(1, 12).reset();  // Cached now.
+    SamplingParams params;
+    params.num_prompt_logprobs = is_scored ? 0 : -1;
+    std::unique_ptr<Sequence> own = New(1, 12, params);
+    own->own_prompt = true;
+    engine_->Add(std::move(own));  // Without blocks, as one that was preempted.
+    const StepPlan* plan = Start();
+    ASSERT_NE(plan, nullptr);
+    EXPECT_THAT(Contexts(*plan), ElementsAre(is_scored ? 0 : 8));
+    Finish();
+    engine_->Remove(1);
+  }
+}
+
 }  // namespace
 }  // namespace baton

@@ -162,6 +162,11 @@ TEST(MaxOutputsTest, EachTokenMayComeAloneAndEachScoreToo) {
   decode.sampling.max_tokens = 100;
   EXPECT_GE(MaxOutputs(decode), 200);
   EXPECT_LE(MaxOutputs(decode), 250);
+  decode.prompt_length = 100;
+  decode.sampling.num_prompt_logprobs = 20;
+  EXPECT_LE(MaxOutputs(decode), 250) << "they are the prefill worker's";
+  decode.compute_prompt = true;
+  EXPECT_GE(MaxOutputs(decode), 200 + 99 * (1 + 21));
   PrefillRequest prefill;
   prefill.prompt_length = 100;
   prefill.sampling.num_prompt_logprobs = -1;

@@ -54,6 +54,7 @@ TEST(MessageWireTest, EveryMessageSurvivesARoundTrip) {
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.TokensOf(samples.Int(0, 5)));
     ExpectEventRoundTrip<v1::PrefillEvent>(samples.Prefilled());
     ExpectEventRoundTrip<v1::PrefillEvent>(samples.Scores());
+    ExpectEventRoundTrip<v1::DecodeEvent>(samples.Scores());
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.HandoffFailed());
     ExpectEventRoundTrip<v1::PrefillEvent>(samples.HandoffFailed());
     ExpectRoundTrip<v1::RebindRequest>(samples.Rebind());

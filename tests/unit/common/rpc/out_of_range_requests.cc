@@ -130,6 +130,16 @@ void AddRequests(std::vector<Row>* all) {
     p->set_prefill_incarnation(1);
     p->set_compute_prompt(true);
   });
+  decodes.Bad("DecodeRequest.score_only", "score_only", [](D* p) {
+    p->set_compute_prompt(false);
+    p->set_score_only(true);
+  });
+  decodes.Bad("DecodeRequest.score_only", "score_only", [](D* p) {
+    p->set_prefill_incarnation(0);
+    p->set_compute_prompt(true);
+    p->set_score_only(true);
+    p->set_prompt_length(p->tokens_size() - 1);
+  });
   using P = v1::PrefillRequest;
   RowsOf<P> prefills(all, Prefill());
   AddRequest("PrefillRequest", prefills);

@@ -102,6 +102,9 @@ void AddDecodeEvents(std::vector<Row>* all) {
     for (int i = 0; i < kBeyondLength; ++i) p->mutable_tokens()->add_outputs();
   });
 
+  RowsOf<E> scores(all, ScoresEvent{.attempt = 1, .logprobs = {WireSamples(12).Prompt(1)}});
+  scores.Bad("DecodeEvent.scores", "prompt_logprobs.size",
+             [](E* p) { p->mutable_scores()->clear_prompt_logprobs(); });
   RowsOf<E> failed(all, WireSamples(10).HandoffFailed());
   failed.Bad("HandoffFailed.attempt", "attempt",
              [](E* p) { p->mutable_handoff_failed()->set_attempt(0); });
@@ -200,6 +203,10 @@ void AddHello(std::vector<Row>* all) {
   bad("num_blocks", [](P* p) { p->set_num_blocks(-1); });
   bad("layer_groups", [](P* p) { p->set_layer_groups(-1); });
   bad("layer_groups", [](P* p) { p->set_layer_groups(1025); });
+  for (const std::string& label : {std::string("a\nb"), std::string(kMaxLabelBytes + 1, 'x')}) {
+    bad("nccl_version", [=](P* p) { p->set_nccl_version(label); });
+    bad("why_no_nccl", [=](P* p) { p->set_why_no_nccl(label); });
+  }
 }
 
 template <typename P>
@@ -219,7 +226,9 @@ void AddBlocks(RowsOf<P>& rows) {
 
 void AddStatus(std::vector<Row>* all) {
   using P = v1::WorkerStatus;
-  RowsOf<P> rows(all, WireSamples(11).Status());
+  WorkerStatus status = WireSamples(11).Status();
+  status.kv_peers = {{.incarnation = 5, .links_over_nccl = 1}};
+  RowsOf<P> rows(all, status);
   const auto bad = [&](const char* field, std::function<void(P*)> spoil) {
     rows.Bad(std::string("WorkerStatus.") + field, field, spoil);
   };
@@ -235,6 +244,19 @@ void AddStatus(std::vector<Row>* all) {
     bad("tokens_per_s", [=](P* p) { p->set_tokens_per_s(value); });
     bad("longest_layer_us", [=](P* p) { p->set_longest_layer_us(value); });
   }
+  bad("kv_peers", [](P* p) {
+    while (p->kv_peers_size() <= kMostKvPeers) *p->add_kv_peers() = p->kv_peers(0);
+  });
+  using K = v1::KvPeer;
+  const auto bad_peer = [&](const std::string& field, std::function<void(K*)> spoil) {
+    rows.Bad("KvPeer." + field, "kv_peers." + field, [=](P* p) { spoil(p->mutable_kv_peers(0)); });
+  };
+  bad_peer("incarnation", [](K* k) { k->set_incarnation(0); });
+  for (int32_t value : {-1, 65}) {
+    bad_peer("links_over_nccl", [=](K* k) { k->set_links_over_nccl(value); });
+    bad_peer("links_over_tcp", [=](K* k) { k->set_links_over_tcp(value); });
+  }
+  bad_peer("why_tcp", [](K* k) { k->set_why_tcp("\x1b[2J"); });
 }
 
 void AddAudit(std::vector<Row>* all) {
@@ -292,6 +314,8 @@ const std::map<std::string, std::string>& WithoutRange() {
       {"HelloRequest.protocol_version", "judged by WorkerServer: WorkerServerTest"},
       {"HelloResponse.computes_prompts", "both are right"},
       {"HelloResponse.serves_sessions", "both are right"},
+      {"HelloResponse.scores_prompts", "both are right"},
+      {"HelloResponse.kv_tls", "both are right"},
       {"SessionFrame.message", "covered by its checksum: SessionTest"},
       {"SessionFrame.crc32c", "SessionTest"},
       {"ToWorker.number", "compared with the last one: SessionTest"},

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/telemetry/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,6 +12,7 @@
 namespace baton {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(NcclCarriersTest, KvInTheMemoryOfACpuIsNotForNccl) {
@@ -83,18 +85,31 @@ TEST(NcclCarriersTest, EveryCounterOfTheCarriersIsExported) {
   EXPECT_THAT(text, HasSubstr("baton_kv_links{transport=\"nccl\"} 70006\n"));
 }
 
-TEST(NcclCarriersTest, PathsAreAPageOfJson) {
-  KvPaths paths{.version = 22304, .links = {{.rank = 1, .state = {.peer = "5 rank 0",
-                                                                  .version = 22105,
-                                                                  .sends = true,
-                                                                  .why = "another \"version\""}}}};
-  EXPECT_EQ(KvPathsJson(paths),
-            R"({"asked_for":false,"links":[{"peer":"5 rank 0","peer_nccl":"2.21.5","rank":1,)"
-            R"("sends":true,"transport":"tcp","why":"another \"version\""}],)"
-            R"("nccl":"2.23.4","tls":false,"why":""})"
-            "\n");
-  EXPECT_EQ(KvPathsJson({.is_asked_for = true, .has_tls = true, .why = "none"}),
-            R"({"asked_for":true,"links":[],"nccl":"","tls":true,"why":"none"})" "\n");
+nccl::LinkState LinkTo(const char* peer, bool is_up, const char* why = "", bool sends = true) {
+  return {.peer = peer, .sends = sends, .is_up = is_up, .why = why};
+}
+
+TEST(NcclCarriersTest, LinksOfOneReceiverAreToldTogether) {
+  EXPECT_THAT(KvPeersOf({LinkTo("00000000000000ff rank 0", true),
+                         LinkTo("0000000000000005 rank 0", false, "it has none"),
+                         LinkTo("00000000000000ff rank 1", false, "no progress"),
+                         LinkTo("0000000000000007 rank 0", true, "", /*sends=*/false)}),
+              ElementsAre(KvPeer{.incarnation = 0xff,
+                                 .links_over_nccl = 1,
+                                 .links_over_tcp = 1,
+                                 .why_tcp = "no progress"},
+                          KvPeer{.incarnation = 5, .links_over_tcp = 1, .why_tcp = "it has none"}));
+}
+
+TEST(NcclCarriersTest, OfManyReceiversThoseWithMostLinksAreTold) {
+  std::vector<nccl::LinkState> links;
+  for (int i = 1; i <= 2 * kMostKvPeers; ++i) {
+    links.push_back(LinkTo(absl::StrCat(absl::Hex(i), " rank 0").c_str(), true));
+  }
+  links.push_back(links.back());
+  const std::vector<KvPeer> peers = KvPeersOf(links);
+  ASSERT_EQ(peers.size(), kMostKvPeers);
+  EXPECT_EQ(peers[0].incarnation, 2 * kMostKvPeers);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ using ::testing::HasSubstr;
 OpsServerOptions On(const std::string& host) {
   return {.host = host,
           .metrics = [] { return std::string("baton_x 1\n"); },
-          .kv = [] { return std::string("{}"); },
           .why_dead = [] { return std::string(); }};
 }
 
@@ -33,17 +32,6 @@ TEST(OpsServerTest, HealthSaysWhyItIsNotAlive) {
   const http::WireResponse answer = client.Get("/health");
   EXPECT_EQ(answer.status, 503);
   EXPECT_EQ(answer.body, "{\"status\":\"stands still\"}\n");
-}
-
-TEST(OpsServerTest, WhoThePeersAreIsToldToThisMachineAlone) {
-  for (const auto& [host, status] : {std::pair("127.0.0.1", 200), std::pair("0.0.0.0", 404)}) {
-    const auto server = MakeOpsServer(On(host));
-    ASSERT_TRUE(server.ok()) << server.status();
-    (*server)->Start();
-    http::TestClient client((*server)->port());
-    EXPECT_EQ(client.Get("/kv").status, status) << host;
-    EXPECT_EQ(client.Get("/metrics").status, 200) << host;
-  }
 }
 
 TEST(OpsServerTest, APortThatIsTakenIsNamedByItsOption) {
