@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/rpc/caller_protocols.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
 #include "common/rpc/wire_fields.h"

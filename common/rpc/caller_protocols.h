@@ -11,6 +11,12 @@
 
 namespace baton {
 
+// Workers serve routers of every protocol, so that a cluster of any release is upgraded worker by
+// worker, and its routers last. Before protocol 3 a decode worker had one endpoint, and in protocol
+// 1 a prompt's scores came all at once.
+inline constexpr int32_t kFirstProtocolOfScores = 2;
+inline constexpr int32_t kFirstProtocolOfRanks = 3;
+
 inline constexpr size_t kKeptCallers = 1024;
 
 // Which connections to a worker ("ipv4:10.0.0.1:4711") are of routers of the first protocols, as
