@@ -5,8 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/rpc/caller_protocols.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "common/rpc/wire_fields.h"
 
 namespace baton {
 namespace {
@@ -43,8 +45,30 @@ void EventSealer::SealNext(Event* event) {
   if (!event->has_alive()) ++num_sent_;
 }
 
-void EventSealer::Seal(v1::DecodeEvent* event) { SealNext(event); }
-void EventSealer::Seal(v1::PrefillEvent* event) { SealNext(event); }
+bool EventSealer::Seal(v1::DecodeEvent* event) {
+  if (protocol_ < kFirstProtocolOfRanks && event->has_reserved()) {
+    v1::Reserved* const reserved = event->mutable_reserved();
+    reserved->set_data_endpoint(WriteEndpoint(reserved->ranks()));
+    reserved->clear_ranks();
+  }
+  SealNext(event);
+  return true;
+}
+
+bool EventSealer::Seal(v1::PrefillEvent* event) {
+  if (protocol_ < kFirstProtocolOfScores) {
+    if (event->has_scores()) {
+      scores_.MergeFrom(event->scores());
+      return false;
+    }
+    if (event->has_prefilled()) {
+      event->mutable_prefilled()->mutable_prompt_logprobs()->Swap(
+          scores_.mutable_prompt_logprobs());
+    }
+  }
+  SealNext(event);
+  return true;
+}
 
 template <typename Event>
 absl::StatusOr<std::optional<WorkerEvent>> CallEvents::TakeNext(const Event& event) {

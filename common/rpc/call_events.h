@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "baton/v1/decode.pb.h"
 #include "baton/v1/prefill.pb.h"
+#include "common/base/protocol_version.h"
 #include "common/node/message.h"
 #include "common/rpc/call_end.h"
 #include "common/rpc/sampling_wire.h"
@@ -22,22 +23,27 @@ namespace baton {
 int64_t MaxOutputs(const DecodeRequest& request);
 int64_t MaxOutputs(const PrefillRequest& request);
 
-// The worker's end. `request_seal`: crc32c of the request that opened the call.
+// The worker's end. `request_seal`: crc32c of the request that opened the call; `protocol`: its
+// router's.
 class EventSealer {
  public:
-  explicit EventSealer(uint32_t request_seal) : request_seal_(request_seal) {}
+  explicit EventSealer(uint32_t request_seal, int32_t protocol = kProtocolVersion)
+      : request_seal_(request_seal), protocol_(protocol) {}
 
   // The last change to an event, in the order of sending. A sign of life is told how many events
-  // were sent before it, and is not counted itself.
-  void Seal(v1::DecodeEvent* event);
-  void Seal(v1::PrefillEvent* event);
+  // were sent before it, and is not counted itself. False: it is not to be sent, what it says goes
+  // with a later one.
+  bool Seal(v1::DecodeEvent* event);
+  bool Seal(v1::PrefillEvent* event);
 
  private:
   template <typename Event>
   void SealNext(Event* event);
 
   uint32_t request_seal_;
+  int32_t protocol_;
   uint64_t num_sent_ = 0;
+  v1::Scores scores_;  // Of a call of protocol 1, until its prompt is computed.
 };
 
 // The router's end. Take and EndOf are the reading thread's, the rest any thread's.

@@ -51,7 +51,9 @@ void WriteRequest(const Request& from, Proto* to) {
 absl::StatusOr<HandoffTarget> ReadHandoff(const v1::HandoffTarget& from, int32_t num_tokens) {
   HandoffTarget target;
   ASSIGN_OR_RETURN(target.ticket, FromProto(from.ticket()));
-  ASSIGN_OR_RETURN(target.ranks, ReadRanks("handoff.ranks", from.ranks()));
+  const bool is_old = from.ranks().empty() && !from.endpoint().empty();  // Before protocol 3.
+  ASSIGN_OR_RETURN(target.ranks, is_old ? ReadEndpoint("handoff.endpoint", from.endpoint())
+                                        : ReadRanks("handoff.ranks", from.ranks()));
   ASSIGN_OR_RETURN(target.pair_key, ReadPairKey(from.pair_key()));
   RETURN_IF_ERROR(CheckIncarnation("handoff.decode_incarnation", from.decode_incarnation()));
   target.decode = from.decode_incarnation();

@@ -25,8 +25,9 @@ template <typename Event>
 class ServerCall : public grpc::ServerWriteReactor<Event> {
  public:
   struct Hooks {
-    // The last change to an event, in the order of sending, never two at a time.
-    std::function<void(Event* event)> seal;
+    // The last change to an event, in the order of sending, never two at a time. False: it is not
+    // sent.
+    std::function<bool(Event* event)> seal;
     std::function<void()> on_broken;
     // Everything sent so far was written; from a gRPC thread.
     std::function<void()> on_idle;
@@ -116,7 +117,7 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value()) return;
       if (only_if_idle && (writing_ || !queue_.empty())) return;
-      if (hooks_.seal) hooks_.seal(&event);
+      if (hooks_.seal && !hooks_.seal(&event)) return;
       queue_.push_back(std::move(event));
     }
     Advance();

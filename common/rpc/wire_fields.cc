@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/sampling_wire.h"
@@ -14,6 +17,23 @@ namespace {
 absl::Status CheckEndpoint(absl::string_view field, const std::string& value) {
   if (!value.empty()) return CheckLabel(field, value);
   return absl::InvalidArgumentError(absl::StrCat(field, " is empty: must be host:port"));
+}
+
+absl::Status CheckCut(absl::string_view field, int size, int64_t heads) {
+  if (size != 1 && size != 2 && size != 4 && size != 8) {
+    return WireError(absl::StrCat(field, ".size"), size, "must be 1, 2, 4 or 8");
+  }
+  constexpr int32_t kMostHeads = 1 << 16;
+  RETURN_IF_ERROR(CheckRange(absl::StrCat(field, ".num_heads"), heads, 1, kMostHeads));
+  if (heads % size == 0 || size % heads == 0) return absl::OkStatus();
+  return WireError(absl::StrCat(field, ".num_heads"), heads,
+                   absl::StrCat("must divide, or be divided by, the ", size, " ranks"));
+}
+
+// As the last of the ranks tells.
+int64_t HeadsOfAll(const DataRanks& ranks) {
+  const v1::DataRank& last = ranks[ranks.size() - 1];
+  return int64_t{last.first_head()} + last.num_heads();
 }
 
 }  // namespace
@@ -46,21 +66,13 @@ std::string LabelOf(const std::string& text) {
 
 absl::StatusOr<std::vector<DataRank>> ReadRanks(absl::string_view field, const DataRanks& from) {
   const int size = from.size();
-  if (size != 1 && size != 2 && size != 4 && size != 8) {
-    return WireError(absl::StrCat(field, ".size"), size, "must be 1, 2, 4 or 8");
-  }
-  constexpr int32_t kMostHeads = 1 << 16;
-  const v1::DataRank& last = from[size - 1];
-  const int64_t heads = int64_t{last.first_head()} + last.num_heads();
-  RETURN_IF_ERROR(CheckRange(absl::StrCat(field, ".num_heads"), heads, 1, kMostHeads));
-  if (heads % size != 0 && size % heads != 0) {
-    return WireError(absl::StrCat(field, ".num_heads"), heads,
-                     absl::StrCat("must divide, or be divided by, the ", size, " ranks"));
-  }
+  const int64_t all_heads = size == 0 ? 0 : HeadsOfAll(from);
+  RETURN_IF_ERROR(CheckCut(field, size, all_heads));
+  const auto heads = static_cast<int32_t>(all_heads);
   std::vector<DataRank> ranks;
   for (int i = 0; i < size; ++i) {
     RETURN_IF_ERROR(CheckEndpoint(absl::StrCat(field, ".endpoint"), from[i].endpoint()));
-    const HeadRange range = HeadsOf(i, size, static_cast<int32_t>(heads));
+    const HeadRange range = HeadsOf(i, size, heads);
     if (from[i].first_head() != range.first || from[i].num_heads() != range.count) {
       return WireError(
           absl::StrCat(field, ".first_head"), from[i].first_head(),
@@ -79,6 +91,33 @@ void WriteRanks(const std::vector<DataRank>& from, DataRanks* to) {
     out->set_first_head(rank.heads.first);
     out->set_num_heads(rank.heads.count);
   }
+}
+
+absl::StatusOr<std::vector<DataRank>> ReadEndpoint(absl::string_view field,
+                                                   const std::string& from) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(from, absl::MaxSplits('@', 1));
+  const std::vector<std::string> endpoints = absl::StrSplit(parts.second, ',');
+  const int size = static_cast<int>(endpoints.size());
+  int32_t heads = 0;
+  if (!absl::SimpleAtoi(parts.first, &heads)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": must be as a decode worker of this release told it, HEADS@HOST:PORT,..."));
+  }
+  RETURN_IF_ERROR(CheckCut(field, size, heads));
+  std::vector<DataRank> ranks;
+  for (int i = 0; i < size; ++i) {
+    RETURN_IF_ERROR(CheckEndpoint(field, endpoints[i]));
+    ranks.push_back({.endpoint = endpoints[i], .heads = HeadsOf(i, size, heads)});
+  }
+  return ranks;
+}
+
+std::string WriteEndpoint(const DataRanks& ranks) {
+  std::string text = absl::StrCat(HeadsOfAll(ranks));
+  for (const v1::DataRank& rank : ranks) {
+    absl::StrAppend(&text, &rank == &ranks[0] ? "@" : ",", rank.endpoint());
+  }
+  return text;
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadLegRanks(absl::string_view field,

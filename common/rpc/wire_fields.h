@@ -37,6 +37,12 @@ using DataRanks = google::protobuf::RepeatedPtrField<v1::DataRank>;
 absl::StatusOr<std::vector<DataRank>> ReadRanks(absl::string_view field, const DataRanks& from);
 void WriteRanks(const std::vector<DataRank>& from, DataRanks* to);
 
+// The same as one endpoint, which routers before protocol 3 carry from worker to worker unread:
+// "HEADS@HOST:PORT,HOST:PORT,...", of all ranks in order and of all their heads.
+absl::StatusOr<std::vector<DataRank>> ReadEndpoint(absl::string_view field,
+                                                   const std::string& from);
+std::string WriteEndpoint(const DataRanks& ranks);
+
 // Ranks of a worker, in any order.
 using RankNumbers = google::protobuf::RepeatedField<int32_t>;
 absl::StatusOr<std::vector<int32_t>> ReadLegRanks(absl::string_view field,

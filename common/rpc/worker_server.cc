@@ -19,6 +19,7 @@
 #include "baton/v1/session.grpc.pb.h"
 #include "common/base/status.h"
 #include "common/rpc/call_events.h"
+#include "common/rpc/caller_protocols.h"
 #include "common/rpc/cluster_tls.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/ended_keys.h"
@@ -258,12 +259,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                   const v1::HelloRequest* request,
                                   v1::HelloResponse* response) override {
     const int32_t version = request->protocol_version();
-    if (version != 0 && version < OldestSpoken()) {  // 0: a tool, which may look.
-      return FinishUnary(
-          context, absl::FailedPreconditionError(absl::StrCat(
-                       "protocol_version = ", version, ": this worker speaks ", OldestSpoken(),
-                       " to ", kProtocolVersion, "; update the caller")));
+    if (version < 0) {  // 0: a tool, which may look.
+      return FinishUnary(context, WireError("protocol_version", version, "counted from 1"));
     }
+    callers_.Note(context->peer(), version);
     ToProto(options_.hello, response);
     if (version != 0) response->set_protocol_version(std::min(version, kProtocolVersion));
     response->set_serves_sessions(options_.serves_sessions);
@@ -399,13 +398,14 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   template <typename Mail, typename Call, typename Opened, typename Request>
   Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
     const CallId id = next_call_.fetch_add(1) + 1;
-    auto call = Call::Create(context, {.seal = [sealer = EventSealer(request.crc32c())](
-                                                   auto* event) mutable { sealer.Seal(event); },
-                                       .on_broken =
-                                           [this, id] {
-                                             Forget(id);
-                                             Post(inbox_, CallBroken{.call = id});
-                                           }});
+    const EventSealer sealer(request.crc32c(), callers_.Of(context->peer()));
+    auto call =
+        Call::Create(context, {.seal = [sealer](auto* event) mutable { return sealer.Seal(event); },
+                               .on_broken =
+                                   [this, id] {
+                                     Forget(id);
+                                     Post(inbox_, CallBroken{.call = id});
+                                   }});
     const absl::Status status = Take<Mail, Opened>(id, call, request);
     if (!status.ok()) {
       Forget(id);
@@ -467,6 +467,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   const std::shared_ptr<SessionMemory> unsent_;
   const std::shared_ptr<SessionMemory> opens_;
   EndedKeys ended_keys_;
+  CallerProtocols callers_;
   StatusBroadcast broadcast_;
   std::atomic<CallId> next_call_ = 0;
   absl::Mutex mutex_;

@@ -147,6 +147,16 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(value["refusals: refused"], 100)
         self.assertEqual(value["fairness: answered"], 100)
 
+    def test_router_over_tls_is_measured_beside_one_in_plaintext(self):
+        rows = self.rows("router", sys.executable, "-B", HERE / "router" / "router_bench.py",
+                         "--tls", "--build", BUILD)
+        for name in ("A 50/s CPU per 1,000 answers", "D CPU per 1,000,000 relayed tokens"):
+            for side in ("plaintext", "TLS", "TLS adds"):
+                self.assertIn(f"{name} {side}", rows)
+        self.assertIn("A 50/s TTFT p50 TLS adds", rows)
+        self.assertEqual([rows[f"{workload} answered"]["value"] for workload in ("A 50/s", "D")],
+                         [100, 100])
+
     def test_router_workloads_that_are_not_there_are_refused(self):
         done = subprocess.run([sys.executable, "-B", HERE / "router" / "router_bench.py", "--only",
                                "A,F"], text=True, capture_output=True, timeout=60, check=False)

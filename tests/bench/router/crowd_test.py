@@ -19,7 +19,7 @@ import time
 import types
 import unittest
 
-from router_bench import Bench, rss_mb
+from router_side import Bench, rss_mb
 from api_client import HttpError
 from process_cluster import await_true
 

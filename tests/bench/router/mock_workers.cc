@@ -20,6 +20,7 @@
 #include "common/node/node_thread.h"
 #include "common/process/identity.h"
 #include "common/process/stop_signal.h"
+#include "common/rpc/cluster_tls.h"
 #include "common/rpc/worker_server.h"
 #include "tests/bench/router/mock_nodes.h"
 
@@ -36,6 +37,7 @@ struct Options {
   int tokens_per_s = 0;  // That the prefill worker says to compute; 0 = it does not know yet.
   int max_model_len = 131072;
   int vocab_size = 4096;
+  std::string certs;  // Of `baton certs`; empty: plaintext.
 };
 
 HelloInfo HelloOf(const Options& options, Role role, Incarnation incarnation) {
@@ -62,16 +64,27 @@ std::function<WorkerStatus()> StatusOf(const Options& options, Incarnation incar
   };
 }
 
-WorkerServerOptions ServerOf(const Options& options, Role role, Incarnation incarnation) {
-  return {.hello = HelloOf(options, role, incarnation), .status = StatusOf(options, incarnation)};
+WorkerServerOptions ServerOf(const Options& options, Role role, Incarnation incarnation,
+                             const ClusterTls* tls) {
+  return {.hello = HelloOf(options, role, incarnation),
+          .tls = tls,
+          .status = StatusOf(options, incarnation)};
+}
+
+// Of a worker of that role; null: plaintext.
+absl::StatusOr<std::unique_ptr<ClusterTls>> TlsOf(const Options& options, Role role) {
+  if (options.certs.empty()) return nullptr;
+  const char* const folder = role == Role::kPrefill ? "/prefill" : "/decode";
+  return ClusterTls::Create(absl::StrCat(options.certs, folder), TlsRoleOf(role));
 }
 
 // The pair of workers.
 class MockWorkers {
  public:
-  explicit MockWorkers(const Options& options)
-      : decode_server_(ServerOf(options, Role::kDecode, decode_), &decode_thread_),
-        prefill_server_(ServerOf(options, Role::kPrefill, prefill_), &prefill_thread_),
+  // The certificates outlive it.
+  MockWorkers(const Options& options, const ClusterTls* decode_tls, const ClusterTls* prefill_tls)
+      : decode_server_(ServerOf(options, Role::kDecode, decode_, decode_tls), &decode_thread_),
+        prefill_server_(ServerOf(options, Role::kPrefill, prefill_, prefill_tls), &prefill_thread_),
         decode_node_(MockOf(options, decode_), decode_server_),
         prefill_node_(MockOf(options, prefill_), prefill_server_,
                       [this](TransferEvent event) { decode_thread_.Post(std::move(event)); }) {}
@@ -185,7 +198,9 @@ class MockUpstream : public WorkerOutbox {
 
 absl::Status Run(const Options& options) {
   StopSignal stop;
-  MockWorkers workers(options);
+  ASSIGN_OR_RETURN(const auto decode_tls, TlsOf(options, Role::kDecode));
+  ASSIGN_OR_RETURN(const auto prefill_tls, TlsOf(options, Role::kPrefill));
+  MockWorkers workers(options, decode_tls.get(), prefill_tls.get());
   MockUpstream upstream(options);
   RETURN_IF_ERROR(workers.Start());
   RETURN_IF_ERROR(upstream.Start());
@@ -217,6 +232,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--max-model-len", options.max_model_len)->capture_default_str();
   app.add_option("--vocab-size", options.vocab_size)->capture_default_str();
+  app.add_option("--certs", options.certs, "Folder of `baton certs`: workers over mutual TLS");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = baton::bench::Run(options);
   if (!status.ok()) std::fprintf(stderr, "mock_workers: %s\n", status.ToString().c_str());

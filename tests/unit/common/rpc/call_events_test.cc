@@ -50,6 +50,47 @@ class CallEventsTest : public testing::Test {
   CallEvents events_{kCallLimits, kMaxOutputsHere, kRequestSeal};
 };
 
+v1::PrefillEvent Scores(int32_t position) {
+  v1::PrefillEvent proto;
+  ToProto(ScoresEvent{.attempt = 1, .logprobs = {{.position = position, .token = 3, .rank = 1}}},
+          &proto);
+  return proto;
+}
+
+v1::PrefillEvent Prefilled() {
+  v1::PrefillEvent proto;
+  ToProto(PrefilledEvent{.attempt = 1, .first = TokenOutput{.position = 3, .token = 4}}, &proto);
+  return proto;
+}
+
+TEST(EventSealerTest, RoutersBeforeProtocol3LearnOneEndpoint) {
+  ReservedEvent reserved{.attempt = 1};
+  reserved.ranks = {{"d:0", {0, 4}}, {"d:1", {4, 4}}};
+  for (const int32_t protocol : {1, 2, 3, kProtocolVersion}) {
+    v1::DecodeEvent event;
+    ToProto(reserved, &event);
+    EXPECT_TRUE(EventSealer(kRequestSeal, protocol).Seal(&event));
+    EXPECT_TRUE(CheckSeal(event, kRequestSeal).ok());
+    EXPECT_EQ(event.reserved().data_endpoint(), protocol < 3 ? "8@d:0,d:1" : "") << protocol;
+    EXPECT_EQ(event.reserved().ranks_size(), protocol < 3 ? 0 : 2) << protocol;
+  }
+}
+
+TEST(EventSealerTest, RoutersOfProtocol1GetAPromptsScoresWithItsFirstToken) {
+  for (const int32_t protocol : {1, 2, kProtocolVersion}) {
+    EventSealer sealer(kRequestSeal, protocol);
+    v1::PrefillEvent first = Scores(1), second = Scores(2), prefilled = Prefilled();
+    EXPECT_EQ(sealer.Seal(&first), protocol > 1);
+    EXPECT_EQ(sealer.Seal(&second), protocol > 1);
+    EXPECT_TRUE(sealer.Seal(&prefilled));
+    // What was not sent has no number.
+    EXPECT_TRUE(CheckSeal(prefilled, kRequestSeal + (protocol > 1 ? 2 : 0)).ok()) << protocol;
+    const auto& scores = prefilled.prefilled().prompt_logprobs();
+    ASSERT_EQ(scores.size(), protocol > 1 ? 0 : 2) << protocol;
+    for (int i = 0; i < scores.size(); ++i) EXPECT_EQ(scores[i].position(), i + 1);
+  }
+}
+
 TEST_F(CallEventsTest, TakesEventsInTheirOrderAndSignsOfLifeBetweenThem) {
   ExpectTaken(Sent(Alive()), false);
   ExpectTaken(Sent(Tokens(1)));

@@ -95,6 +95,10 @@ void AddHandoff(RowsOf<P>& rows, Get get) {
   };
   bad("ticket", "ticket", [](H* h) { h->clear_ticket(); });
   AddRanks(rows, "HandoffTarget", "handoff.ranks", [get](P* p) { return get(p)->mutable_ranks(); });
+  bad("endpoint", "handoff.endpoint", [](H* h) {  // As before protocol 3, in place of ranks.
+    h->clear_ranks();
+    h->set_endpoint("127.0.0.1:4000");
+  });
   bad("pair_key", "pair_key.size", [](H* h) { h->set_pair_key("short"); });
   bad("decode_incarnation", "decode_incarnation", [](H* h) { h->set_decode_incarnation(0); });
   bad("first_token", "handoff.first_token", [](H* h) { h->set_first_token(-1); });

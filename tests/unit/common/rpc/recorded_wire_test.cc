@@ -17,6 +17,7 @@
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
 #include "common/rpc/session.h"
+#include "common/rpc/wire_fields.h"
 #include "tests/unit/common/rpc/wire_samples.h"
 
 // tests/golden/wire: sealed messages as a release has sent them, one a line, "NAME HEX". The file
@@ -292,6 +293,79 @@ TEST(RecordedWireTest, TheProtocolBeforeIsRead) {
     EXPECT_TRUE(again.ok()) << name << ": " << again.status();
   }
   EXPECT_EQ(ReadRecorded(kProtocolVersion - 1).empty(), kProtocolVersion <= 3);
+}
+
+// Taken, whoever is meant; the seal of the events that follow.
+template <typename Proto>
+uint32_t TakeRequest(const std::string& bytes) {
+  constexpr int32_t kMost = 1 << 20;
+  Proto proto;
+  EXPECT_TRUE(proto.ParseFromString(bytes));
+  const RequestGate gate(proto.expected_incarnation(),
+                         {.vocab_size = kMost, .max_model_len = kMost});
+  const auto taken = gate.Take(proto);
+  EXPECT_TRUE(taken.ok()) << taken.status();
+  return proto.crc32c();
+}
+
+// What a node of this release had said, of which a router of protocol 1 was told that.
+std::vector<v1::DecodeEvent> SaidOf(v1::DecodeEvent told) {
+  if (told.has_reserved()) {
+    v1::Reserved* const reserved = told.mutable_reserved();
+    const auto ranks = ReadEndpoint("data_endpoint", reserved->data_endpoint());
+    EXPECT_TRUE(ranks.ok()) << ranks.status();
+    reserved->clear_data_endpoint();
+    WriteRanks(*ranks, reserved->mutable_ranks());
+  }
+  return {told};
+}
+
+std::vector<v1::PrefillEvent> SaidOf(v1::PrefillEvent told) {
+  std::vector<v1::PrefillEvent> said;
+  for (const v1::PromptLogprob& one : told.prefilled().prompt_logprobs()) {
+    *said.emplace_back().mutable_scores()->add_prompt_logprobs() = one;
+  }
+  if (told.has_prefilled()) told.mutable_prefilled()->clear_prompt_logprobs();
+  said.push_back(told);
+  return said;
+}
+
+// The last of what was said is told with these bytes, and nothing is told of what was said before.
+template <typename Proto>
+void ExpectTold(const std::string& bytes, EventSealer& sealer) {
+  Proto told;
+  ASSERT_TRUE(told.ParseFromString(bytes));
+  std::vector<Proto> said = SaidOf(told);
+  for (size_t i = 0; i + 1 < said.size(); ++i) EXPECT_FALSE(sealer.Seal(&said[i]));
+  EXPECT_TRUE(sealer.Seal(&said.back()));
+  EXPECT_EQ(absl::BytesToHexString(said.back().SerializeAsString()), absl::BytesToHexString(bytes));
+}
+
+// Calls as they went between a router of commit babab72 and workers of a later release, each
+// request before its events (tests/cluster/first_release.py).
+TEST(RecordedWireTest, ARouterOfProtocol1IsUnderstoodAndToldWhatItUnderstands) {
+  std::map<std::string, int> counts;
+  std::optional<EventSealer> sealer;
+  for (const auto& [name, bytes] : ReadRecorded(1)) {
+    ++counts[name];
+    if (name == "DecodeRequest") {
+      sealer.emplace(TakeRequest<v1::DecodeRequest>(bytes), 1);
+    } else if (name == "PrefillRequest") {
+      sealer.emplace(TakeRequest<v1::PrefillRequest>(bytes), 1);
+    } else if (name == "RebindRequest") {
+      TakeRequest<v1::RebindRequest>(bytes);
+    } else if (name == "SendRequest") {
+      TakeRequest<v1::SendRequest>(bytes);
+    } else if (name == "DecodeEvent") {
+      ExpectTold<v1::DecodeEvent>(bytes, *sealer);
+    } else {
+      ASSERT_EQ(name, "PrefillEvent");
+      ExpectTold<v1::PrefillEvent>(bytes, *sealer);
+    }
+  }
+  for (const char* name : {"DecodeRequest", "PrefillRequest", "DecodeEvent", "PrefillEvent"}) {
+    EXPECT_GE(counts[name], 4) << name;
+  }
 }
 
 TEST(RecordedWireTest, ADamagedMessageIsNotTaken) {

@@ -28,10 +28,14 @@ class ServerCallTest : public ::testing::Test {
   std::vector<bool> sealed_;  // In order: a sign of life, or not.
   int num_broken_ = 0;
   int num_idle_ = 0;
-  const std::shared_ptr<Call> call_ = Call::Create(
-      &context_, {.seal = [this](auto* event) { sealed_.push_back(event->has_alive()); },
-                  .on_broken = [this] { ++num_broken_; },
-                  .on_idle = [this] { ++num_idle_; }});
+  const std::shared_ptr<Call> call_ =
+      Call::Create(&context_, {.seal =
+                                   [this](auto* event) {
+                                     sealed_.push_back(event->has_alive());
+                                     return !event->has_handoff_failed();
+                                   },
+                               .on_broken = [this] { ++num_broken_; },
+                               .on_idle = [this] { ++num_idle_; }});
 };
 
 TEST_F(ServerCallTest, EventsAreSealedInOrderAndIdleOnceAllAreWritten) {
@@ -61,6 +65,14 @@ TEST_F(ServerCallTest, ASignOfLifeIsSentWhileNothingWaits) {
   EXPECT_TRUE(call_->Idle());
   call_->Write({});
   EXPECT_EQ(sealed_, (std::vector<bool>{false, false, true, false}));
+}
+
+TEST_F(ServerCallTest, AnEventThatIsNotToBeSentIsNot) {
+  v1::DecodeEvent failed;
+  failed.mutable_handoff_failed();
+  call_->Write(failed);
+  EXPECT_TRUE(call_->Idle());
+  EXPECT_EQ(sealed_.size(), 1u);
 }
 
 TEST_F(ServerCallTest, AfterItsEndNothingIsSentAndNothingBreaks) {

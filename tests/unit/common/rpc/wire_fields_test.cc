@@ -51,6 +51,33 @@ TEST(WireFieldsTest, ARankOutOfItsPlaceIsNamed) {
               HasSubstr("handoff.ranks.first_head = 4: with num_heads 2: rank 1 of 4 has 2 of 8"));
 }
 
+TEST(WireFieldsTest, RanksGoThroughARouterThatKnowsOneEndpoint) {
+  EXPECT_EQ(WriteEndpoint(Cut(1, 8)), "8@d:0");
+  for (const int size : {1, 2, 4, 8}) {
+    for (const int32_t heads : {1, 2, 8, 40}) {
+      const DataRanks cut = Cut(size, heads);
+      const auto ranks = ReadEndpoint("handoff.endpoint", WriteEndpoint(cut));
+      ASSERT_TRUE(ranks.ok()) << ranks.status();
+      DataRanks back;
+      WriteRanks(*ranks, &back);
+      ASSERT_EQ(back.size(), size);
+      for (int i = 0; i < size; ++i) {
+        EXPECT_EQ(back[i].SerializeAsString(), cut[i].SerializeAsString());
+      }
+    }
+  }
+}
+
+TEST(WireFieldsTest, AnEndpointThatNoDecodeWorkerToldIsRefused) {
+  for (const char* endpoint :
+       {"d:0", "@d:0", "8@", "0@d:0", "-8@d:0", "8@d:0,d:1,d:2", "3@d:0,d:1", "65537@d:0",
+        "9999999999@d:0", "8@d:0,", "8@d\n:0", "8@d:0,d:1,d:2,d:3,d:4,d:5,d:6,d:7,d:8"}) {
+    const absl::Status status = ReadEndpoint("handoff.endpoint", endpoint).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << endpoint;
+    EXPECT_THAT(status.message(), HasSubstr("handoff.endpoint")) << endpoint;
+  }
+}
+
 TEST(WireFieldsTest, LabelsArePrintableAndShort) {
   EXPECT_TRUE(CheckLabel("tenant", "Ж x").ok());
   EXPECT_TRUE(CheckLabel("tenant", std::string(kMaxLabelBytes, 'a')).ok());

@@ -337,8 +337,9 @@ TEST(WorkerLimitsTest, TrafficOfTheClusterLeavesByNoProxy) {
 TEST(WorkerLimitsTest, AWorkerSpeaksTheOlderProtocolOfTheTwo) {
   TestWorker worker(Role::kDecode);
   const auto stub = v1::Cluster::NewStub(ChannelTo(worker.address()));
-  // 0: a tool that tells none. 3: the release before this one.
+  // 0: a tool that tells none.
   for (const auto& [told, spoken] : {std::pair{0, kProtocolVersion},
+                                     {1, 1},
                                      {3, 3},
                                      {kProtocolVersion, kProtocolVersion},
                                      {kProtocolVersion + 1, kProtocolVersion}}) {

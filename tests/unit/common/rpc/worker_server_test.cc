@@ -33,6 +33,14 @@ class WorkerServerTest : public ::testing::Test {
     return grpc::CreateCustomChannel(worker.address(), grpc::InsecureChannelCredentials(),
                                      ClusterChannelArguments());
   }
+
+  static void Hello(const std::shared_ptr<grpc::Channel>& channel, int32_t protocol) {
+    v1::HelloRequest hello;
+    hello.set_protocol_version(protocol);
+    v1::HelloResponse answer;
+    grpc::ClientContext context;
+    EXPECT_TRUE(v1::Cluster::NewStub(channel)->Hello(&context, hello, &answer).ok());
+  }
 };
 
 TEST_F(WorkerServerTest, RefusesACallMeantForAnotherIncarnation) {
@@ -101,7 +109,7 @@ TEST_F(WorkerServerTest, RebindsAndSendsOfAnotherIncarnationOrWithoutSequenceAre
   EXPECT_EQ(prefill.inbox.Count<SendAsked>(), 0);
 }
 
-TEST_F(WorkerServerTest, WhoMeansAnotherProcessOrSpeaksAnOlderProtocolIsRefused) {
+TEST_F(WorkerServerTest, WhoMeansAnotherProcessOrSpeaksNoProtocolIsRefused) {
   TestWorker prefill(Role::kPrefill, 7);
   const auto refused = grpc::StatusCode::FAILED_PRECONDITION;
   auto cluster = v1::Cluster::NewStub(Channel(prefill));
@@ -125,13 +133,65 @@ TEST_F(WorkerServerTest, WhoMeansAnotherProcessOrSpeaksAnOlderProtocolIsRefused)
   v1::AuditResponse audited;
   grpc::ClientContext audit_context;
   EXPECT_EQ(cluster->Audit(&audit_context, audit, &audited).error_code(), refused);
-  for (int32_t version : {OldestSpoken() - 1, 1, -1, INT32_MIN}) {
+  for (int32_t version : {-1, INT32_MIN}) {
     v1::HelloRequest hello;
     hello.set_protocol_version(version);
     v1::HelloResponse answer;
     grpc::ClientContext hello_context;
-    EXPECT_EQ(cluster->Hello(&hello_context, hello, &answer).error_code(), refused) << version;
+    EXPECT_EQ(cluster->Hello(&hello_context, hello, &answer).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT)
+        << version;
   }
+}
+
+TEST_F(WorkerServerTest, RoutersBeforeProtocol3LearnOneEndpointAndOthersBesideThemRanks) {
+  TestWorker worker(Role::kDecode, 7);
+  for (const int32_t protocol : {1, 2, kProtocolVersion}) {
+    const auto channel = Channel(worker);  // A connection of its own.
+    Hello(channel, protocol);
+    v1::DecodeRequest request;
+    ToProto(SampleDecode(), &request);
+    Seal(&request);
+    grpc::ClientContext context;
+    const auto reader = v1::Decode::NewStub(channel)->Decode(&context, request);
+    const auto opened = worker.inbox.Next<DecodeOpened>();
+    ASSERT_TRUE(opened.has_value());
+    ReservedEvent reserved{.ticket = {.hi = 1}, .decode = 7};
+    reserved.ranks = {{"d:0", {0, 8}}};
+    worker.server.Emit(opened->call, reserved);
+    v1::DecodeEvent event;
+    do {
+      ASSERT_TRUE(reader->Read(&event));
+    } while (event.has_alive());
+    EXPECT_TRUE(CheckSeal(event, request.crc32c()).ok());
+    EXPECT_EQ(event.reserved().data_endpoint(), protocol < 3 ? "8@d:0" : "");
+    EXPECT_EQ(event.reserved().ranks_size(), protocol < 3 ? 0 : 1);
+    context.TryCancel();
+  }
+}
+
+TEST_F(WorkerServerTest, ARouterOfProtocol1GetsScoresWithTheFirstToken) {
+  TestWorker worker(Role::kPrefill, 7);
+  const auto channel = Channel(worker);
+  Hello(channel, 1);
+  v1::PrefillRequest request;
+  ToProto(SamplePrefill(), &request);
+  Seal(&request);
+  grpc::ClientContext context;
+  const auto reader = v1::Prefill::NewStub(channel)->Prefill(&context, request);
+  const auto opened = worker.inbox.Next<PrefillOpened>();
+  ASSERT_TRUE(opened.has_value());
+  for (const int32_t position : {1, 2}) {
+    worker.server.Emit(opened->call,
+                       ScoresEvent{.logprobs = {{.position = position, .token = 3, .rank = 1}}});
+  }
+  worker.server.Emit(opened->call, PrefilledEvent{});
+  v1::PrefillEvent event;
+  do {
+    ASSERT_TRUE(reader->Read(&event));
+  } while (event.has_alive());
+  EXPECT_EQ(event.prefilled().prompt_logprobs_size(), 2);
+  context.TryCancel();
 }
 
 TEST_F(WorkerServerTest, AnAuditIsTheNodesAnswer) {
