@@ -81,6 +81,7 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
 
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
   int64_t num_swaps() const { return engine_.num_swaps(); }
+  int64_t num_copied_tokens() const { return engine_.num_copied_tokens(); }
   // For tests: what may be done to swapped-out blocks now; null without swapping.
   const BlockAllocator* host_pool() const { return engine_.host_pool(); }
 

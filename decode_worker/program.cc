@@ -41,6 +41,7 @@ WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
                   {"rebinds", counters.rebinds},
                   {"self_prefills", counters.computed_here},
                   {"joined_choices", counters.joined},
+                  {"copied_tokens", node.num_copied_tokens()},
                   {"returned_answers", counters.returned},
                   {"resumed_answers", counters.resumed},
                   {"unbound_expired", counters.unbound_expired}}};

@@ -284,10 +284,10 @@ std::vector<Sequence*> Engine::PickDecodes(int32_t budget, const FinishGate::Cal
 StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   StepRow row;
   row.sequence = sequence.id;
-  const auto first = sequence.tokens.begin() + sequence.num_computed;
+  row.context_len = sequence.num_computed + sequence.num_copied;
+  const auto first = sequence.tokens.begin() + row.context_len;
   row.tokens.assign(first, first + num_tokens);
-  row.context_len = sequence.num_computed;
-  const int32_t covered = sequence.num_computed + num_tokens;
+  const int32_t covered = row.context_len + num_tokens;
   BATON_CHECK(num_tokens > 0 && covered <= sequence.num_tokens() && !Outgrows(sequence));
   BATON_CHECK(sequence.blocks.size() >= allocator_.BlocksFor(covered));
   row.block_table = sequence.blocks.Flat(allocator_.BlocksFor(covered));
@@ -346,8 +346,15 @@ void Engine::StartFirst(Time now) {
 
   auto plan = std::make_shared<StepPlan>();
   InFlight step;
+  std::vector<Sequence*> copied;
   for (auto& [key, sequence] : running_) {
     if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
+    if (TakeCopies(*sequence, decodes, plan.get())) {
+      copied.push_back(sequence.get());
+      own_left = std::min(--budget, own_left);
+      --rows_left;
+      continue;
+    }
     const int32_t left = sequence->num_remaining() - (waiting.contains(sequence->call) ? 1 : 0);
     const int32_t chunk = std::min(sequence->own_prompt ? own_left : budget, left);
     if (chunk == 0) continue;
@@ -358,6 +365,7 @@ void Engine::StartFirst(Time now) {
     step.own_tokens += sequence->own_prompt ? chunk : 0;
     --rows_left;
   }
+  decodes.insert(decodes.begin(), copied.begin(), copied.end());
   for (Sequence* sequence : decodes) {
     plan->rows.push_back(MakeRow(*sequence, 1));
     step.calls.push_back(sequence->call);
@@ -391,14 +399,15 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult res
   auto it = running_.find(keys_.at(call));
   BATON_CHECK(it != running_.end());
   Sequence& sequence = *it->second;
-  BATON_CHECK(sequence.num_computed == row.context_len);
+  BATON_CHECK(sequence.num_computed + sequence.num_copied == row.context_len);
   if (!result.status.ok()) {
     progress.status = std::move(result.status);
     LetGo(it, &progress);
     return progress;
   }
   BATON_CHECK(result.sampled == row.sample);
-  sequence.num_computed += static_cast<int32_t>(row.tokens.size());
+  sequence.num_computed = row.context_len + static_cast<int32_t>(row.tokens.size());
+  sequence.num_copied = 0;
   allocator_.Seal(sequence.blocks, sequence.salt(),
                   std::span(sequence.tokens).first(sequence.num_computed));
   // The step that read them has ended, and a handoff reads nothing behind the window.

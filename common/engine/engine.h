@@ -53,6 +53,9 @@ struct SequenceProgress {
 // rows that decode is predicted to last a quarter of its budget, so that answers do not wait for
 // them. One thread (the node's).
 //
+// Choices of one prompt share its full blocks, which nobody writes; the block behind them a further
+// choice copies, in its first step, from one that goes on there (shared_ends.cc).
+//
 // A sequence whose next token makes it long (ModelInfo::original_len) is computed again from its
 // start, as transformers does with Phi-3; it waits for its blocks like a preempted one. So K/V is a
 // function of the tokens alone, whoever computes it.
@@ -136,6 +139,8 @@ class Engine {
   int64_t num_preemptions() const { return num_preemptions_; }
   int64_t num_swaps() const { return num_swaps_; }  // Of the preemptions.
   int64_t num_outgrown() const { return num_outgrown_; }
+  // Of prompts' further choices, in place of being computed once more.
+  int64_t num_copied_tokens() const { return num_copied_tokens_; }
   // Tokens that wait to be computed, over all sequences.
   int64_t queued_tokens() const;
   // As StepBudget::rate.
@@ -180,6 +185,9 @@ class Engine {
   // Gives back the blocks that no later query of the sequence sees.
   void ReleasePassed(Sequence& sequence);
   void VoidMoves();
+  // What the sequence lacks but for its last token, if a sequence of this step has it in one block:
+  // the step copies that. Whoever it is from holds it until the step has ended, as its row does.
+  bool TakeCopies(Sequence& sequence, const std::vector<Sequence*>& decodes, StepPlan* plan);
   std::vector<Sequence*> PickDecodes(int32_t budget, const FinishGate::Calls& waiting);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
   StepRow MakeFollowing(const Sequence& sequence, int32_t row) const;
@@ -210,6 +218,7 @@ class Engine {
   int64_t num_preemptions_ = 0;
   int64_t num_swaps_ = 0;
   int64_t num_outgrown_ = 0;
+  int64_t num_copied_tokens_ = 0;
 };
 
 }  // namespace baton

@@ -17,7 +17,7 @@ void Engine::PredictFollowUp(Time now) {
 }
 
 bool Engine::IsDecode(const StepPlan& plan) {
-  return plan.swap_in.empty() && plan.swap_out.empty() &&
+  return plan.swap_in.empty() && plan.swap_out.empty() && plan.copies.empty() &&
          std::ranges::all_of(
              plan.rows, [](const StepRow& row) { return row.sample && row.tokens.size() == 1; });
 }

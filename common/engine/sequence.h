@@ -43,6 +43,7 @@ struct Sequence {
   // It goes on with the blocks of this call, which was removed amid a step that still touches them.
   CallId in_place_of = 0;
   int32_t num_computed = 0;  // Leading tokens whose K/V the blocks hold, as far as it is seen.
+  int32_t num_copied = 0;    // Those behind them that the step in flight copies from another's.
   bool is_long = false;      // As StepRow's, of that K/V.
   BlockTable blocks;
   BlockTable host_blocks;       // While preempted, if its K/V was swapped out.

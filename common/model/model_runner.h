@@ -41,7 +41,7 @@ struct StepRow {
   int32_t follows = -1;
 };
 
-// A whole block of K/V, all its slots, from one pool to another.
+// A whole block of K/V, all its slots, from one pool to another or within one.
 struct BlockMove {
   BlockId source = -1;
   BlockId destination = -1;
@@ -54,6 +54,9 @@ struct StepPlan {
   std::vector<StepRow> rows;        // May be empty when there are moves.
   std::vector<BlockMove> swap_out;  // Device to host, before anything else.
   std::vector<BlockMove> swap_in;   // Host to device, then.
+  // Within the device's pool, behind those, before the rows. A source belongs to a row of the step
+  // that only appends to it, a destination to another row.
+  std::vector<BlockMove> copies;
 };
 
 // What one row of a step produced.

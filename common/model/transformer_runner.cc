@@ -12,8 +12,10 @@
 namespace baton {
 namespace {
 
-// Of one list; a longer one waits for the list before.
+// Of one list; a longer one waits for the list before. Without swapping there are few: a block of
+// each further choice.
 constexpr int64_t kMaxPieces = 1 << 16;
+constexpr int64_t kFewPieces = 1 << 12;
 
 StepBounds BoundsOf(const RunnerParts& parts) {
   StepBounds bounds{.vocab_size = parts.info.vocab_size,
@@ -29,11 +31,10 @@ StepBounds BoundsOf(const RunnerParts& parts) {
 
 absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(RunnerParts parts) {
   Device& device = *parts.device;
-  Buffer pieces;
-  if (parts.swap != nullptr) {
-    const auto bytes = kMaxPieces * static_cast<int64_t>(sizeof(CopyPiece));
-    ASSIGN_OR_RETURN(pieces, device.Allocate(bytes, MemoryKind::kPinned));
-  }
+  const int64_t num_pieces = parts.swap != nullptr ? kMaxPieces : kFewPieces;
+  ASSIGN_OR_RETURN(
+      Buffer pieces,
+      device.Allocate(num_pieces * static_cast<int64_t>(sizeof(CopyPiece)), MemoryKind::kPinned));
   const int32_t nice = parts.nice;
   const bool leads = parts.results != nullptr;
   std::unique_ptr<TransformerRunner> runner(
@@ -57,7 +58,8 @@ TransformerRunner::TransformerRunner(RunnerParts parts, Buffer pieces)
       leads_(parts_.results != nullptr),
       bounds_(BoundsOf(parts_)),
       metadata_(std::move(parts_.metadata)),
-      pieces_(std::move(pieces)) {}
+      pieces_(std::move(pieces)),
+      num_pieces_(pieces_.size_bytes() / static_cast<int64_t>(sizeof(CopyPiece))) {}
 
 TransformerRunner::~TransformerRunner() { End(); }
 
@@ -227,7 +229,7 @@ absl::Status TransformerRunner::EnqueueAll(Pass& pass, const StepResults& before
 }
 
 absl::Status TransformerRunner::AddPiece(const CopyPiece& piece) {
-  if (pieces_end_ == kMaxPieces) {
+  if (pieces_end_ == num_pieces_) {
     RETURN_IF_ERROR(FlushPieces());
     RETURN_IF_ERROR(AwaitLane(Lane::kCopies));
     pieces_begin_ = pieces_end_ = 0;
@@ -239,7 +241,7 @@ absl::Status TransformerRunner::AddPiece(const CopyPiece& piece) {
 absl::Status TransformerRunner::FlushPieces() {
   const int64_t begin = std::exchange(pieces_begin_, pieces_end_);
   if (begin == pieces_end_) return absl::OkStatus();
-  const std::span<const CopyPiece> all(pieces_.array<CopyPiece>(), kMaxPieces);
+  const std::span<const CopyPiece> all(pieces_.array<CopyPiece>(), num_pieces_);
   return device_.CopyPieces(Lane::kCopies, all.subspan(begin, pieces_end_ - begin));
 }
 
@@ -264,15 +266,19 @@ absl::Status TransformerRunner::CopyBlocks(const KvCache& from, const KvCache& t
   return FlushPieces();
 }
 
-// Out beside the step: its blocks are written by nobody before StepDone. In before the kernels that
-// read them.
+// Out beside the step: its blocks are written by nobody before StepDone. In, and then copies,
+// before the kernels that read them.
 absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
-  if (plan.swap_out.empty() && plan.swap_in.empty()) return absl::OkStatus();
-  BATON_CHECK(parts_.swap != nullptr);
+  const bool swaps = !plan.swap_out.empty() || !plan.swap_in.empty();
+  if (!swaps && plan.copies.empty()) return absl::OkStatus();
   pieces_begin_ = pieces_end_ = 0;
-  RETURN_IF_ERROR(CopyBlocks(*parts_.cache, *parts_.swap, plan.swap_out));
-  if (plan.swap_in.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(CopyBlocks(*parts_.swap, *parts_.cache, plan.swap_in));
+  if (swaps) {
+    BATON_CHECK(parts_.swap != nullptr);
+    RETURN_IF_ERROR(CopyBlocks(*parts_.cache, *parts_.swap, plan.swap_out));
+    if (plan.swap_in.empty() && plan.copies.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(CopyBlocks(*parts_.swap, *parts_.cache, plan.swap_in));
+  }
+  RETURN_IF_ERROR(CopyBlocks(*parts_.cache, *parts_.cache, plan.copies));
   ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCopies));
   return device_.After(Lane::kCompute, mark);
 }

@@ -117,7 +117,7 @@ class TransformerRunner : public StoppableRunner {
   // The follow-up of the running step, if it has come and can be.
   absl::Status EnqueueAhead();
   absl::Status EnqueueAll(Pass& pass, const StepResults& before);
-  // The plan's moves, out and then in.
+  // The plan's moves, out and then in, and its copies.
   absl::Status MoveBlocks(const StepPlan& plan);
   absl::Status CopyBlocks(const KvCache& from, const KvCache& to, std::span<const BlockMove> moves);
   absl::Status AddPiece(const CopyPiece& piece);
@@ -143,6 +143,7 @@ class TransformerRunner : public StoppableRunner {
   StepMetadata metadata_;
   StepGraphs graphs_;
   Buffer pieces_;  // Of copies, pinned.
+  const int64_t num_pieces_;
   int64_t pieces_begin_ = 0;  // Those before are with the device.
   int64_t pieces_end_ = 0;
   Pass running_;

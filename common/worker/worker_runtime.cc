@@ -445,6 +445,7 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
       {"rebinds", "Reservations moved to another transfer."},
       {"self_prefills", "Prompts computed here: no handoff worked, or no prefill worker."},
       {"joined_choices", "Further choices of a prompt whose K/V was here, without a handoff."},
+      {"copied_tokens", "Tokens of further choices whose K/V was copied from the first's block."},
       {"returned_answers", "Answers that went on here after their router's session had ended."},
       {"resumed_answers", "Of those, answers of which nothing was computed again."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},

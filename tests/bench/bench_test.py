@@ -106,6 +106,12 @@ class BenchTest(unittest.TestCase):
         for name, row in rows.items():
             self.assertLessEqual(row["share"], 8 / 7, name)
 
+    def test_choices_counts_what_they_share(self):
+        rows = self.rows("choices", self.program("choices"))
+        for what in ("blocks at the peak", "handed over"):
+            self.assertLessEqual(rows[f"prompt of 2000, n = 8, {what}"]["share"], 1.15)
+            self.assertEqual(rows[f"prompt of 2000, n = 8, 8 handoffs, {what}"]["share"], 8)
+
     def test_kv_transfer_measures_both_sides_in_plaintext_and_under_tls(self):
         rows = self.rows("kv_transfer", self.program("kv_transfer"))
         for mode in ("plaintext", "TLS"):

@@ -118,7 +118,7 @@ void FakeRunner::Begin(std::shared_ptr<const StepPlan> plan) {
   const Duration layer_time =
       (layer_time_ > Duration::zero() ? layer_time_ : drawn) + num_tokens * token_time_;
   bool fails = world_.Hit(Fault::kStepError);
-  if (!plan->swap_out.empty() || !plan->swap_in.empty()) {
+  if (!plan->swap_out.empty() || !plan->swap_in.empty() || !plan->copies.empty()) {
     fails = fails || world_.Hit(Fault::kMoveError);
     StartMoves(fails, layer_time);
     return;
@@ -145,20 +145,41 @@ void FakeRunner::PoisonUncomputed() {
 // the time on until its end.
 void FakeRunner::StartMoves(bool fails, Duration layer_time) {
   const TagMemory& memory = *ranks_.front();
-  const TagMemory& host_memory = *host_ranks_->front();
+  const TagMemory* host_memory = host_ranks_ == nullptr ? nullptr : host_ranks_->front().get();
   out_epochs_.clear();
   in_epochs_.clear();
+  copy_epochs_.clear();
   for (const BlockMove& move : in_flight_->swap_out) {
-    out_epochs_.emplace_back(memory.epoch(move.source), host_memory.epoch(move.destination));
+    out_epochs_.emplace_back(memory.epoch(move.source), host_memory->epoch(move.destination));
   }
   for (const BlockMove& move : in_flight_->swap_in) {
-    in_epochs_.emplace_back(host_memory.epoch(move.source), memory.epoch(move.destination));
+    in_epochs_.emplace_back(host_memory->epoch(move.source), memory.epoch(move.destination));
+  }
+  for (const BlockMove& copy : in_flight_->copies) {
+    copy_epochs_.emplace_back(memory.epoch(copy.source), memory.epoch(copy.destination));
   }
   const Duration half = world_.Micros(25, 2000);
   host_.After(half, [=, this] { RunMoves(/*is_last=*/false, fails, half, layer_time); });
 }
 
 // What a step that fails moved is undefined.
+void FakeRunner::MoveOnRank(size_t rank, bool fails) {
+  TagMemory& memory = *ranks_[rank];
+  for (const BlockMove& move : in_flight_->swap_out) {
+    TagMemory& host_memory = *host_ranks_->at(rank);
+    host_memory.CopyFrom(memory, move.source, move.destination, /*may_be_free=*/true);
+    if (fails) host_memory.Poison(move.destination, 0);
+  }
+  for (const BlockMove& move : in_flight_->swap_in) {
+    memory.CopyFrom(*host_ranks_->at(rank), move.source, move.destination, /*may_be_free=*/false);
+    if (fails) memory.Poison(move.destination, 0);
+  }
+  for (const BlockMove& copy : in_flight_->copies) {
+    memory.CopyFrom(memory, copy.source, copy.destination, /*may_be_free=*/false);
+    if (fails) memory.Poison(copy.destination, 0);
+  }
+}
+
 void FakeRunner::RunMoves(bool is_last, bool fails, Duration half, Duration layer_time) {
   if (stalled()) {
     host_.At(stalled_until_, [=, this] { RunMoves(is_last, fails, half, layer_time); });
@@ -166,18 +187,7 @@ void FakeRunner::RunMoves(bool is_last, bool fails, Duration half, Duration laye
   }
   world_.Mark();
   CheckMoves();
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    TagMemory& memory = *ranks_[rank];
-    TagMemory& host_memory = *host_ranks_->at(rank);
-    for (const BlockMove& move : in_flight_->swap_out) {
-      host_memory.CopyFrom(memory, move.source, move.destination, /*may_be_free=*/true);
-      if (fails) host_memory.Poison(move.destination, 0);
-    }
-    for (const BlockMove& move : in_flight_->swap_in) {
-      memory.CopyFrom(host_memory, move.source, move.destination, /*may_be_free=*/false);
-      if (fails) memory.Poison(move.destination, 0);
-    }
-  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) MoveOnRank(rank, fails);
   if (!is_last) {
     host_.After(half, [=, this] { RunMoves(/*is_last=*/true, fails, half, layer_time); });
     return;
@@ -236,6 +246,7 @@ void FakeRunner::Check() const {
 // Both ends of each move are what they were when it began. Of a move out the sequence may be gone,
 // but nobody else has its place on the host.
 void FakeRunner::CheckMoves() const {
+  CheckCopies();
   if (host_ranks_ == nullptr) return;
   const TagMemory& memory = *ranks_.front();
   const TagMemory& host_memory = *host_ranks_->front();
@@ -253,6 +264,18 @@ void FakeRunner::CheckMoves() const {
     host_memory.CheckEpoch(move.source, source, "a move that reads it");
     memory.CheckHeld(move.destination, "a move that writes it");
     memory.CheckEpoch(move.destination, destination, "a move that writes it");
+  }
+}
+
+void FakeRunner::CheckCopies() const {
+  const TagMemory& memory = *ranks_.front();
+  for (size_t i = 0; i < in_flight_->copies.size(); ++i) {
+    const BlockMove& copy = in_flight_->copies[i];
+    const auto [source, destination] = copy_epochs_[i];
+    memory.CheckHeld(copy.source, "a copy that reads it");
+    memory.CheckEpoch(copy.source, source, "a copy that reads it");
+    memory.CheckHeld(copy.destination, "a copy that writes it");
+    memory.CheckEpoch(copy.destination, destination, "a copy that writes it");
   }
 }
 

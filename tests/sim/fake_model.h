@@ -55,7 +55,7 @@ class FakeRunner : public ModelRunner {
         mail_(std::move(mail)),
         on_start_(std::move(on_start)) {}
 
-  // Where preempted sequences keep their blocks; without it no plan has moves.
+  // Where preempted sequences keep their blocks; without it no plan swaps.
   void AttachHost(const Memories* host_ranks) { host_ranks_ = host_ranks; }
   void Start(std::shared_ptr<const StepPlan> plan) override;
   // The device stands still until then; the process around it lives.
@@ -78,6 +78,8 @@ class FakeRunner : public ModelRunner {
   void StartMoves(bool fails, Duration layer_time);
   void RunMoves(bool is_last, bool fails, Duration half, Duration layer_time);
   void CheckMoves() const;
+  void CheckCopies() const;
+  void MoveOnRank(size_t rank, bool fails);
   void RunLayer(int32_t layer, bool fails, Duration layer_time);
   void RunRank(size_t rank, int32_t layer, bool fails, Duration layer_time);
   void WriteAndFold(TagMemory& memory, int32_t layer);
@@ -100,6 +102,7 @@ class FakeRunner : public ModelRunner {
   StepOutcome before_;                         // Of the last step that has ended.
   std::vector<MoveEpochs> out_epochs_;  // When its moves began.
   std::vector<MoveEpochs> in_epochs_;
+  std::vector<MoveEpochs> copy_epochs_;
   std::vector<uint64_t> folded_;  // Per row, over the layers of the step in flight.
   size_t ranks_left_ = 0;         // That have not computed the layer yet,
   std::vector<uint64_t> seen_;    // of which each head of each row was folded to this; 0 = not yet.

@@ -147,9 +147,9 @@ struct Sum {
         r.may_ask_again);
     std::printf(
         "tokens computed %ld, of those again %ld of at most %ld; swapped out %ld, back %ld, found "
-        "cached %ld; preemptions not judged %ld\n",
+        "cached %ld; copied from other choices %ld; preemptions not judged %ld\n",
         w.computed, w.recomputed, w.may_recompute, w.swapped_out, w.swapped_back, w.found_cached,
-        w.unjudged);
+        w.copied, w.unjudged);
     std::printf("ended while copied out %ld, in %ld, of those without a row %ld\n",
                 w.ended_moving_out, w.ended_moving_in, w.ended_without_row);
   }
@@ -194,6 +194,7 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
                        economy.recomputed,
                        economy.swapped_back,
                        economy.found_cached,
+                       economy.copied,
                        economy.ended_moving_out,
                        economy.ended_moving_in,
                        economy.ended_without_row,

@@ -344,7 +344,7 @@ void WorkerHost::OnStepStart(const StepPlan& plan) {
     options_.violation("I11: a step is larger than its caps");
   }
   process_->ledger->OnStepStart(plan);
-  if (!plan.swap_out.empty() || !plan.swap_in.empty()) {
+  if (!plan.swap_out.empty() || !plan.swap_in.empty() || !plan.copies.empty()) {
     process_->cancels_moving = world_.Hit(Fault::kCancelMoving);
   }
   process_->blocks_swapped_in += static_cast<int64_t>(plan.swap_in.size());

@@ -14,6 +14,7 @@ WorkerLedger::Totals& WorkerLedger::Totals::operator+=(const Totals& other) {
   swapped_out += other.swapped_out;
   swapped_back += other.swapped_back;
   found_cached += other.found_cached;
+  copied += other.copied;
   unjudged += other.unjudged;
   ended_moving_out += other.ended_moving_out;
   ended_moving_in += other.ended_moving_in;
@@ -147,7 +148,9 @@ void WorkerLedger::NoteSessionEnd(CallId call, Time now) {
     return &other != &account && other.sequence == account.sequence;
   };
   if (Any(is_sibling)) return;
-  const bool is_moving = std::ranges::count(in_flight_.moved_in, call) > 0;
+  const auto copies = [call](const Row& row) { return row.call == call && row.is_copied; };
+  const bool is_moving = std::ranges::count(in_flight_.moved_in, call) > 0 ||
+                         std::ranges::any_of(in_flight_.rows, copies);
   parked_[account.sequence] = {
       .call = call,
       .num_tokens = account.num_tokens,
@@ -180,7 +183,21 @@ std::vector<SequenceId> WorkerLedger::Moving() const {
       if (it != accounts_.end()) moving.push_back(it->second.sequence);
     }
   }
+  for (const Row& row : in_flight_.rows) {
+    if (row.is_copied) moving.push_back(accounts_.at(row.call).sequence);
+  }
   return moving;
+}
+
+// The step that starts brings the block that its one token goes to.
+bool WorkerLedger::IsCopied(const StepRow& row) const {
+  if (started_ == nullptr || row.tokens.size() != 1 || row.context_len == 0) return false;
+  const int32_t entry = (row.context_len - 1) / device_.block_size();
+  for (int32_t g = 0; g < NumGroups(layout_); ++g) {
+    const BlockId block = RowOf(layout_, g, row.block_table)[entry];
+    if (std::ranges::count(started_->copies, block, &BlockMove::destination) > 0) return true;
+  }
+  return false;
 }
 
 // ---- Answers -----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ namespace baton::sim {
 //
 // Cost: what a call has computed is computed again only after a preemption that found no room in
 // host memory or a move that failed, or once as it becomes long, and not where its blocks are still
-// cached.
+// cached. What a step copies from another's block is not computed.
 class WorkerLedger {
  public:
   struct Options {
@@ -54,6 +54,7 @@ class WorkerLedger {
     int64_t swapped_out = 0;
     int64_t swapped_back = 0;
     int64_t found_cached = 0;  // Of swapped ones: what a prefix held as well.
+    int64_t copied = 0;        // From another's block in place of being computed.
     int64_t unjudged = 0;      // Preemptions of sequences whose length is not known from outside.
     // Calls that ended while their blocks were copied to the host, and from it.
     int64_t ended_moving_out = 0;
@@ -87,7 +88,7 @@ class WorkerLedger {
   // After each event; empty, or the rule that was broken. `is_late`: the node's Step is still due.
   std::string Check(const WorkerAudit& audit, const Counted& counted, bool is_late, Time now);
   const Totals& totals() const { return totals_; }
-  // Whose blocks the step in flight copies to or from the host.
+  // Whose blocks the step in flight copies to or from the host, or from another's.
   std::vector<SequenceId> Moving() const;
 
  private:
@@ -130,6 +131,7 @@ class WorkerLedger {
   struct Row {
     CallId call = 0;
     int32_t num_tokens = 0;
+    bool is_copied = false;
   };
   // A call that ended with its session, and may be gone on with.
   struct Parked {
@@ -193,6 +195,7 @@ class WorkerLedger {
   void CheckHost();
   void CheckHeld(const WorkerAudit& audit);
   CallId CallOf(const StepPlan& plan, const StepRow& row);
+  bool IsCopied(const StepRow& row) const;
   void NoteRow(CallId call, const StepRow& row);
   CallId CallOfFollowing(const StepRow& row) const;
   void NoteFollowUp();

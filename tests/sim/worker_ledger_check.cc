@@ -278,7 +278,7 @@ CallId WorkerLedger::CallOf(const StepPlan& plan, const StepRow& row) {
     if (account.rows_as == row.sampling.get()) return call;
     --rows_left;
     if (account.rows_as != nullptr || end > account.num_tokens) continue;
-    if (account.computed && account.computed != row.context_len) continue;
+    if (account.computed && account.computed != row.context_len && !IsCopied(row)) continue;
     fitting.push_back(call);
   }
   const auto is_ending = [&](CallId call) { return accounts_.at(call).num_tokens == end; };
@@ -308,10 +308,16 @@ void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
 
 void WorkerLedger::NoteRow(CallId call, const StepRow& row) {
   const auto num_tokens = static_cast<int32_t>(row.tokens.size());
-  in_flight_.rows.push_back({call, num_tokens});
+  const bool is_copied = IsCopied(row);
+  in_flight_.rows.push_back({call, num_tokens, is_copied});
   if (call == 0) return Violate("a step computes for a call that does not run");
   Account& account = accounts_.at(call);
-  if (account.computed && *account.computed != row.context_len) {
+  if (is_copied) {
+    const int32_t begin = (row.context_len - 1) / device_.block_size() * device_.block_size();
+    const int32_t had = account.computed.value_or(begin);
+    if (had < begin || had >= row.context_len) Violate("a step copies for a call what it has");
+    totals_.copied += row.context_len - had;
+  } else if (account.computed && *account.computed != row.context_len) {
     Violate(absl::StrCat("tokens from ", row.context_len, " on are computed and the first ",
                          *account.computed, " are there"));
   }
@@ -374,6 +380,10 @@ void WorkerLedger::CheckRows() {
   for (const Row& row : in_flight_.rows) {
     const Account& account = accounts_.at(row.call);
     const int32_t left = account.num_tokens - *account.computed;
+    if (row.is_copied) {  // Among the prefills by age, though its row is behind theirs.
+      prefills[row.call] = 0;
+      continue;
+    }
     if (left == 1) {
       decodes.insert(row.call);
       continue;

@@ -38,7 +38,7 @@ enum class Fault : uint8_t {
   kSlowAbort,      // A transfer takes up to 4 s to be quiet.
   kStepError,      // A forward pass fails.
   kMoveError,      // A forward pass fails that copies blocks to or from the host.
-  kCancelMoving,   // The clients of sequences that are copied to or from the host give up.
+  kCancelMoving,   // The clients of sequences whose blocks a step copies give up.
   // Of control messages that are carried as bytes:
   kFlipRequest,    // A bit of a request is flipped.
   kFlipEvent,      // A bit of an event, a hello or a status is flipped.

@@ -76,7 +76,7 @@ class JoinedChoiceInAWindowTest : public JoinedChoiceTest {
   JoinedChoiceInAWindowTest() : JoinedChoiceTest(/*window=*/10) {}
 };
 
-TEST_F(JoinedChoiceTest, SharesTheFullBlocksAndComputesOnlyWhatIsBehindThem) {
+TEST_F(JoinedChoiceTest, SharesTheFullBlocksCopiesTheOneBehindThemAndComputesItsLastToken) {
   Run(1, 10);
   Join(2, 10);
   EXPECT_EQ(outbox_.Closed(2), std::nullopt);
@@ -89,10 +89,13 @@ TEST_F(JoinedChoiceTest, SharesTheFullBlocksAndComputesOnlyWhatIsBehindThem) {
   FinishStep();
   const StepPlan& plan = *runner_.plans[1];
   ASSERT_EQ(plan.rows.size(), 2u);
-  const StepRow& row = plan.rows[0].tokens.size() == 2 ? plan.rows[0] : plan.rows[1];
-  EXPECT_EQ(row.context_len, 8);
-  EXPECT_THAT(row.tokens, ElementsAre(1008, 1009));
+  const StepRow& row = plan.rows[0];
+  EXPECT_EQ(row.context_len, 9);
+  EXPECT_THAT(row.tokens, ElementsAre(1009));
   const auto first = runner_.plans[0]->rows[0].block_table;
+  ASSERT_EQ(plan.copies.size(), 1u);
+  EXPECT_EQ(plan.copies[0].source, first[2]);
+  EXPECT_EQ(plan.copies[0].destination, row.block_table[2]);
   EXPECT_EQ(row.block_table[0], first[0]);
   EXPECT_EQ(row.block_table[1], first[1]);
   EXPECT_NE(row.block_table[2], first[2]);
@@ -102,13 +105,26 @@ TEST_F(JoinedChoiceTest, SharesTheFullBlocksAndComputesOnlyWhatIsBehindThem) {
   EXPECT_EQ(node_.counters().handoffs, 1);
 }
 
-TEST_F(JoinedChoiceTest, AtABlocksEndThatBlockIsComputedAgainForItsLastToken) {
+TEST_F(JoinedChoiceTest, AtABlocksEndThatBlockIsCopiedForItsLastToken) {
   Run(1, 8);
   Join(2, 8);
   FinishStep();
   const StepPlan& plan = *runner_.plans[1];
   ASSERT_EQ(plan.rows.size(), 2u);
-  EXPECT_THAT(plan.rows[0].tokens, ElementsAre(1004, 1005, 1006, 1007));
+  EXPECT_THAT(plan.rows[0].tokens, ElementsAre(1007));
+  EXPECT_EQ(plan.copies.size(), 1u);
+}
+
+TEST_F(JoinedChoiceTest, ItsSessionMayEndAmidTheStepThatCopies) {
+  Run(1, 10);
+  Join(2, 10);
+  FinishStep();
+  Handle(CallBroken{.call = 2, .session_ended = true});
+  EXPECT_EQ(node_.counters().parked, 0) << "until then its block is not what it says";
+  FinishStep();
+  Handle(CallBroken{1});
+  FinishStep();
+  EXPECT_TRUE(node_.idle());
 }
 
 TEST_F(JoinedChoiceTest, IsRefusedWhereMoreThanABlockIsMissing) {
@@ -134,6 +150,8 @@ TEST_F(JoinedChoiceTest, OutlivesTheFirst) {
   Join(2, 10);
   Handle(CallBroken{1});
   FinishStep();
+  EXPECT_THAT(runner_.plans[1]->rows[0].tokens, ElementsAre(1008, 1009)) << "nobody has them";
+  EXPECT_TRUE(runner_.plans[1]->copies.empty());
   FinishStep(56);
   EXPECT_THAT(Tokens(2), ElementsAre(Pair(10, 56)));
   EXPECT_EQ(pool_.num_blocks() - pool_.num_available(), 3);
