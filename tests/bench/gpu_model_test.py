@@ -4,6 +4,7 @@ there are; and that nothing measured is beyond what it computed.
 
 Usage: gpu_model_test.py [unittest arguments]
 """
+import json
 import pathlib
 import re
 import unittest
@@ -327,6 +328,18 @@ class GoalsTest(unittest.TestCase):
             line = next(line for line in lines if goal in line)
             self.assertRegex(line, r" {2,}\S.* (HBM|PCIe|the host|tensor cores|shared memory|issue slots)")
             self.assertIn("; measured never", line)
+
+    def test_the_gap_is_that_of_the_measured_steps_and_not_the_hosts_time(self):
+        host = "  8B 1 stream host time of a step      0.07 ms\n"
+        costs = '{"steps":32,"gap":31.6,"gap_of_two":8.4,"decode_step":366,"device_time":335}\n'
+        self.assertEqual(gpu_goals.measured_gap(host), "")
+        text = host + '{"name": "copies", "value": 1}\n' + costs
+        results = '  {"name": "steps", "says": ' + json.dumps(costs.strip()) + ', "status": "passed"}'
+        for said in (text, results):
+            self.assertEqual(gpu_goals.measured_gap(said), "32 us with one in flight, 8 us with two")
+        line, = (line for line in gpu_goals.goal_lines(H100, self.entries(H100), gpu_model.published(),
+                                                       text) if "gap between" in line)
+        self.assertTrue(line.endswith("; measured 32 us with one in flight, 8 us with two"), line)
 
     def test_a_row_beyond_what_was_computed_says_so(self):
         entries = self.entries(H100)

@@ -184,7 +184,7 @@ export -f device costs start cluster with_nccl nccl nccl_costs sanitizer bench s
 export out quick rows
 
 attention='*Attention*'
-sampling='*Sample*:*Score*:*EachWay*:*PartsRandom*'
+sampling='*Sample*:*Score*:*TakeTokens*:*PartsRandom*'
 device_api='CudaDeviceTest.*:PackTest.*'
 measured='LaunchCosts*:NcclCosts*:StepCosts*'
 models='*CudaRunner*:*CudaModels*:*CudaGolden*:*CudaSmall*:*CudaSizes*'

@@ -23,7 +23,7 @@ class EventLog {
  public:
   void Add(TransferEvent event);
 
-  // The kEnded of one side of a ticket; waits, and fails the test after a minute.
+  // The kEnded of one side of a ticket; waits, and fails the test if it does not come.
   TransferEvent WaitEnded(TicketId ticket, bool receiver);
   bool WaitBegun(TicketId ticket);
   int Count(TransferEvent::Kind kind, TicketId ticket, bool receiver) const;
@@ -51,6 +51,8 @@ struct EndpointSpec {
   int32_t k_dim = 8;
   int32_t num_layers = 3;
   uint32_t max_frame_bytes = kMaxDataPayloadBytes;
+  // Less than 1 only where any limit's end is the one that is expected: the test says nothing of
+  // how fast this machine is.
   double time_scale = 1;
   int32_t patient_rank = -1;  // Of a RankedWorker: its limits are 20 times as long.
   int max_outgoing = 256;

@@ -4,7 +4,7 @@
 namespace baton {
 namespace {
 
-// A product whose k is cut into segments, and perhaps divided among ranks.
+// A product whose k is cut into segments: in the order that the numerics id stands for.
 struct Shape {
   int64_t m, n, k;
   int32_t segments;
@@ -15,7 +15,7 @@ struct Shape {
   }
 };
 
-class GemmSegmentsTest : public KernelTest {
+class SegmentsOrderTest : public KernelTest {
  protected:
   void Fill(const Shape& shape, const ProductTypes& types) {
     shape_ = shape;
@@ -26,40 +26,25 @@ class GemmSegmentsTest : public KernelTest {
     bias_ = RandomFloats(shape.n, shape.n);
   }
 
-  // Of rank `rank` of `size`, which has that part of k.
-  std::vector<float> Multiply(CpuKernels& kernels, int rank, int size, bool has_bias) const {
-    const int64_t k = shape_.k / size, first = rank * k;
-    const WeightRows part{stored_.data() + first * SizeOf(types_.weights), types_.weights, shape_.n,
-                          shape_.k};
-    const PackedMatrix packed = *kernels.PackWeights({.parts = &part, .num_parts = 1, .k = k});
+  std::vector<float> Multiply(CpuKernels& kernels) const {
+    const WeightRows rows{stored_.data(), types_.weights, shape_.n};
+    const PackedMatrix packed =
+        *kernels.PackWeights({.parts = &rows, .num_parts = 1, .k = shape_.k});
     GuardedFloats out(shape_.m * shape_.n);
-    EXPECT_EQ(kernels.Gemm({.a = a_.data() + first,
+    EXPECT_EQ(kernels.Gemm({.a = a_.data(),
                             .a_stride = shape_.k,
                             .m = shape_.m,
                             .a_rounded_to = types_.activations,
                             .weights = &packed,
-                            .bias = has_bias ? bias_.data() : nullptr,
+                            .bias = bias_.data(),
                             .out = out.data(),
                             .out_stride = shape_.n,
-                            .segments = shape_.segments / size}),
+                            .segments = shape_.segments}),
               absl::OkStatus());
     EXPECT_TRUE(out.GuardsIntact());
     return out.values();
   }
-  std::vector<float> Whole() const { return Multiply(*kernels_, 0, 1, true); }
-
-  std::vector<float> Divided(int size) const {
-    std::vector<std::vector<float>> parts;
-    for (int r = 0; r < size; ++r) parts.push_back(Multiply(*kernels_, r, size, false));
-    FoldPartialsArgs fold{
-        .num_parts = size, .num_tokens = shape_.m, .dim = shape_.n, .bias = bias_.data()};
-    for (int r = 0; r < size; ++r) fold.parts[r] = parts[r].data();
-    GuardedFloats out(shape_.m * shape_.n);
-    fold.out = out.data();
-    EXPECT_EQ(kernels_->FoldPartials(fold), absl::OkStatus());
-    EXPECT_TRUE(out.GuardsIntact());
-    return out.values();
-  }
+  std::vector<float> Whole() const { return Multiply(*kernels_); }
 
   // Of some outputs: among them the first and last of every tile's and panel's.
   void ExpectOrder(const std::vector<float>& out) const {
@@ -81,7 +66,7 @@ class GemmSegmentsTest : public KernelTest {
 
 // Segments of one step of k and of several; that lie in a block of the cache together, that end
 // with it, and that are longer; as many rows as a tile has at most, and several tiles.
-TEST_P(GemmSegmentsTest, FoldsSegmentsAsATreeAndThenAddsTheBias) {
+TEST_P(SegmentsOrderTest, FoldsSegmentsAsATreeAndThenAddsTheBias) {
   for (const ProductTypes& types : kProductTypes) {
     for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 40}) {
       for (const auto& [n, k, segments] : {std::tuple{33, 64, 2},
@@ -100,7 +85,7 @@ TEST_P(GemmSegmentsTest, FoldsSegmentsAsATreeAndThenAddsTheBias) {
   }
 }
 
-TEST_P(GemmSegmentsTest, SegmentsMayBeLongerThanABlock) {
+TEST_P(SegmentsOrderTest, SegmentsMayBeLongerThanABlock) {
   for (const ProductTypes& types : kProductTypes) {
     for (const Shape& shape :
          {Shape{13, 35, 2 * 2176, 2}, {13, 35, 8 * 2176, 8}, {2, 35, 8 * 2176, 8}}) {
@@ -111,31 +96,12 @@ TEST_P(GemmSegmentsTest, SegmentsMayBeLongerThanABlock) {
   }
 }
 
-TEST_P(GemmSegmentsTest, RanksWithPartsOfKHaveTheBitsOfOne) {
-  for (const ProductTypes& types : kProductTypes) {
-    for (const Shape& shape : {Shape{1, 66, 256, 8},
-                               {5, 66, 512, 8},
-                               {29, 66, 768, 8},
-                               {520, 40, 256, 8},
-                               {14, 66, 4096, 8},
-                               {3, 66, 384, 4},
-                               {3, 66, 192, 2}}) {
-      SCOPED_TRACE(shape.Name());
-      Fill(shape, types);
-      const std::vector<float> whole = Whole();
-      for (int size = 2; size <= shape.segments; size *= 2) {
-        EXPECT_EQ(Divided(size), whole) << size << " ranks";
-      }
-    }
-  }
-}
-
-TEST_P(GemmSegmentsTest, RowHasTheSameBitsAloneAndAmongOthersAndOnAnyThread) {
+TEST_P(SegmentsOrderTest, RowHasTheSameBitsAloneAndAmongOthersAndOnAnyThread) {
   for (const ProductTypes& types : kProductTypes) {
     Fill({530, 83, 2048, 8}, types);
     const std::vector<float> all = Whole();
     const auto threads = MakeTestKernels(GetParam(), 3);
-    EXPECT_EQ(Multiply(*threads, 0, 1, true), all);
+    EXPECT_EQ(Multiply(*threads), all);
     const std::vector<float> a = a_;
     for (const int64_t row : {0, 1, 6, 11, 12, 41, 503, 504, 511, 512, 529}) {
       a_.assign(a.begin() + row * shape_.k, a.begin() + (row + 1) * shape_.k);
@@ -147,7 +113,7 @@ TEST_P(GemmSegmentsTest, RowHasTheSameBitsAloneAndAmongOthersAndOnAnyThread) {
   }
 }
 
-BATON_FOR_EACH_KERNEL_SET(GemmSegmentsTest);
+BATON_FOR_EACH_KERNEL_SET(SegmentsOrderTest);
 
 }  // namespace
 }  // namespace baton

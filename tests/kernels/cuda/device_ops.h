@@ -10,6 +10,7 @@
 #include "kernels/cpu/pack_weights.h"
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/rows.h"
 #include "tests/kernels/cuda/device_fixture.h"
@@ -177,6 +178,25 @@ class DeviceOps : public CpuKernels {
                           SpanOf(host.num_tokens, host.out_stride, shards[0].k()));
     args.out = out;
     RETURN_IF_ERROR(Ended(cuda::Embedding(args, nullptr)));
+    out.CopyTo(host.out.f32());
+    return absl::OkStatus();
+  }
+
+  absl::Status Gemm(const GemmArgs& host) override {
+    RETURN_IF_ERROR(CheckArgs(host));
+    GemmArgs args = host;
+    const PackedMatrix weights = MatrixThere(*host.weights);
+    args.weights = &weights;
+    const FloatsThere a(in_, host.a.f32(), SpanOf(host.m, host.a_stride, weights.k()));
+    args.a = a;
+    const There<float> bias(host.bias, host.n());
+    args.bias = bias.data();
+    const FloatsThere out(out_, host.out.f32(), SpanOf(host.m, host.out_stride, host.n()));
+    args.out = out;
+    const int64_t sums = host.segments == 1 ? 0 : host.segments * host.m * host.n();
+    const DeviceFloats scratch(DType::kF32, sums);
+    RETURN_IF_ERROR(Ended(cuda::Gemm(args, {scratch.f32(), static_cast<size_t>(sums)}, nullptr)));
+    scratch.Read();  // For its guards.
     out.CopyTo(host.out.f32());
     return absl::OkStatus();
   }

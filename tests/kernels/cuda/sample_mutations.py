@@ -106,7 +106,7 @@ MUTATIONS = [
     (PARTS_HEADER, SAMPLE, "*Part*", "parts overlap", "first(part * chunks.count / parts)", "first(part == 0 ? 0 : part * chunks.count / parts - 1)"),
     (PARTS, SAMPLE, "*Part*", "bins are not cleared", "part.room.bins[bin] = 0;", ";"),
     (PARTS, SAMPLE, "*Part*", "a list is not cleared", "part.room.num_listed = 0;", ";"),
-    (PARTS, SAMPLE, "*Part*:*EachWay*", "a part adjusts the whole row",
+    (PARTS, SAMPLE, "*Part*:*SampleTest*", "a part adjusts the whole row",
      "const Ids ids(min(part.first * size, args.vocab_size), min(part.end * size, args.vocab_size));", "const Ids ids(0, args.vocab_size + 0 * size);"),
     (PARTS, SAMPLE, "*Part*", "no barrier behind cleared bins", "Set(bin, 0);\n  __syncthreads();\n  part", "Set(bin, 0);\n  part"),
     (PARTS, SAMPLE, "*Part*", "no barrier behind filled bins", "logit); });\n  __syncthreads();", "logit); });"),
