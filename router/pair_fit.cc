@@ -2,6 +2,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "common/process/command_line.h"
 
 namespace baton {
 
@@ -28,6 +29,12 @@ std::string WhyNoPair(const HelloInfo& prefill, const HelloInfo& decode) {
   return "";
 }
 
-const char* KvSecurityOf(const HelloInfo& hello) { return hello.kv_tls ? "tls" : "authenticated"; }
+const char* KvSecurityOf(const HelloInfo& hello) { 
+  return hello.kv_tls.value_or(false) ? "tls" : "authenticated";
+}
+
+bool DefaultKvTls(absl::string_view address) {
+  return !IsLoopback(address.substr(0, address.rfind(':')));
+}
 
 }  // namespace baton

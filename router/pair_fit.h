@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "common/node/message.h"
 
 // Which workers go together, by what they say of themselves.
@@ -21,5 +22,9 @@ std::string WhyNoPair(const HelloInfo& prefill, const HelloInfo& decode);
 
 // What secures the K/V connections of such a worker, as --kv-security says it.
 const char* KvSecurityOf(const HelloInfo& hello);
+
+// Whether a worker at this address ("host:port") has TLS there if nothing else is said: what one that
+// does not tell has, which is of the release before.
+bool DefaultKvTls(absl::string_view address);
 
 }  // namespace baton

@@ -90,8 +90,9 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   const bool is_new = w.hello.incarnation != hello.incarnation;
   if (is_new) w.last_token = w.last_prompt = {};
   w.hello = hello;
-  w.group = GroupOf(hello);
-  w.pair = PairOf(hello);
+  if (!hello.kv_tls) w.hello.kv_tls = DefaultKvTls(w.address);
+  w.group = GroupOf(w.hello);
+  w.pair = PairOf(w.hello);
   w.last_progress = now;
   w.stands_since = now;
   w.last_status = now;

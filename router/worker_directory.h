@@ -24,7 +24,7 @@ class WorkerDirectory {
  public:
   struct Worker {
     Role role = Role::kPrefill;  // It was listed as one.
-    std::string address;         // For people; tests have none.
+    std::string address;         // Tests may have none.
     bool listed = true;          // The index names a worker.
     bool is_alias = false;       // The same process is up under another index, which counts.
     bool up = false;

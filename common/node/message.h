@@ -171,7 +171,8 @@ struct HelloInfo {
   bool computes_prompts = false;  // A decode worker that takes DecodeRequest::compute_prompt.
   bool serves_sessions = false;   // All calls of a router may go over one stream.
   bool scores_prompts = false;    // A decode worker that scores the prompts that it computes.
-  bool kv_tls = false;            // Its K/V connections; else they are proved by HMAC.
+  // Its K/V connections; else they are proved by HMAC. The release before does not tell.
+  std::optional<bool> kv_tls;
   // For operators, of the NCCL that carries K/V: "2.23.4", or empty, and why.
   std::string nccl_version;
   std::string why_no_nccl;

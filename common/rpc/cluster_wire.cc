@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -123,7 +124,7 @@ void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
   to->set_serves_sessions(from.serves_sessions);
   to->set_kv_wire_version(from.kv_wire_version);
   to->set_scores_prompts(from.scores_prompts);
-  to->set_kv_tls(from.kv_tls);
+  if (from.kv_tls) to->set_kv_tls(*from.kv_tls);
   to->set_nccl_version(from.nccl_version);
   to->set_why_no_nccl(LabelOf(from.why_no_nccl));
 }
@@ -163,7 +164,7 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
                    .computes_prompts = from.computes_prompts(),
                    .serves_sessions = from.serves_sessions(),
                    .scores_prompts = from.scores_prompts(),
-                   .kv_tls = from.kv_tls(),
+                   .kv_tls = from.has_kv_tls() ? std::optional(from.kv_tls()) : std::nullopt,
                    .nccl_version = from.nccl_version(),
                    .why_no_nccl = from.why_no_nccl()};
 }

@@ -445,13 +445,12 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       absl::MutexLock lock(&mutex_);
       for (const auto& [id, call] : calls_) calls.push_back(call);
     }
-    const auto beat = [node_lives](const auto& one) {
-      if (!node_lives) return;
+    const auto beat = [](const auto& one) {
       auto alive = EventOf(one);
       alive.mutable_alive();
       one->WriteIfIdle(std::move(alive));
     };
-    for (const AnyCall& call : calls) std::visit(beat, call);
+    for (size_t i = 0; node_lives && i < calls.size(); ++i) std::visit(beat, calls[i]);
     for (const auto& session : Sessions()) session->Beat(node_lives);
     AbandonUntrusted(calls);
   }

@@ -91,6 +91,12 @@ class BenchTest(unittest.TestCase):
                                               "top-p 0.95, penalties", "greedy, logprobs 20",
                                               "top-p 0.95, logprobs 20"))])
 
+    def test_sums_in_one_part_cannot_be_divided_among_ranks(self):
+        done = subprocess.run([self.program("engine_in_one_part"), "--tp", "2", "--quick", "--models",
+                               self.models], text=True, capture_output=True, timeout=600, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("are no 2 parts of a multiple of 32", done.stderr)
+
     def test_streams_measure_the_engine_alone(self):
         rows = self.rows("streams", self.program("streams"), "--models", self.models,
                          "--streams", 2)

@@ -56,5 +56,14 @@ TEST(PairFitTest, RanksBlocksAndNcclKeepNobodyFromPairing) {
   EXPECT_EQ(PairOf(Hello()), PairOf(other));
 }
 
+TEST(PairFitTest, WhatAWorkerDoesNotTellIsWhatItHasByDefault) {
+  for (const char* address : {"127.0.0.1:7", "127.8.9.1:7", "localhost:7"}) {
+    EXPECT_FALSE(DefaultKvTls(address)) << address;
+  }
+  for (const char* address : {"10.0.0.1:7", "decode-0.decode:7"}) {
+    EXPECT_TRUE(DefaultKvTls(address)) << address;
+  }
+}
+
 }  // namespace
 }  // namespace baton

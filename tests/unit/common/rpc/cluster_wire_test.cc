@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "common/rpc/message_wire.h"
@@ -12,7 +13,8 @@ namespace {
 
 TEST(ClusterWireTest, HelloTellsHowKvIsExchanged) {
   HelloInfo hello = WireSamples(3).Hello();
-  hello.scores_prompts = hello.kv_tls = true;
+  hello.scores_prompts = true;
+  hello.kv_tls = false;
   hello.nccl_version = "2.23.4";
   hello.why_no_nccl = "none";
   v1::HelloResponse proto;
@@ -20,12 +22,12 @@ TEST(ClusterWireTest, HelloTellsHowKvIsExchanged) {
   const absl::StatusOr<HelloInfo> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(back->scores_prompts);
-  EXPECT_TRUE(back->kv_tls);
+  EXPECT_EQ(back->kv_tls, false);
   EXPECT_EQ(back->nccl_version, "2.23.4");
   EXPECT_EQ(back->why_no_nccl, "none");
 }
 
-TEST(ClusterWireTest, AWorkerThatDoesNotTellProvesItselfByHmacAndScoresNoPrompts) {
+TEST(ClusterWireTest, AWorkerThatDoesNotTellScoresNoPromptsAndSecuresItsKvAnyhow) {
   v1::HelloResponse proto;
   ToProto(WireSamples(3).Hello(), &proto);
   proto.clear_scores_prompts();
@@ -33,7 +35,7 @@ TEST(ClusterWireTest, AWorkerThatDoesNotTellProvesItselfByHmacAndScoresNoPrompts
   const absl::StatusOr<HelloInfo> back = FromProto(proto);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_FALSE(back->scores_prompts);
-  EXPECT_FALSE(back->kv_tls);
+  EXPECT_EQ(back->kv_tls, std::nullopt);
 }
 
 TEST(ClusterWireTest, StatusTellsWhatCarriesKvToWhom) {
