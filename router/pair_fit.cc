@@ -29,7 +29,7 @@ std::string WhyNoPair(const HelloInfo& prefill, const HelloInfo& decode) {
   return "";
 }
 
-const char* KvSecurityOf(const HelloInfo& hello) { 
+const char* KvSecurityOf(const HelloInfo& hello) {
   return hello.kv_tls.value_or(false) ? "tls" : "authenticated";
 }
 

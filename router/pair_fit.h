@@ -23,8 +23,8 @@ std::string WhyNoPair(const HelloInfo& prefill, const HelloInfo& decode);
 // What secures the K/V connections of such a worker, as --kv-security says it.
 const char* KvSecurityOf(const HelloInfo& hello);
 
-// Whether a worker at this address ("host:port") has TLS there if nothing else is said: what one that
-// does not tell has, which is of the release before.
+// Whether a worker at this address ("host:port") has TLS there if nothing else is said: what one
+// that does not tell has, which is of the release before.
 bool DefaultKvTls(absl::string_view address);
 
 }  // namespace baton

@@ -81,7 +81,7 @@ TEST_F(ListedWorkersTest, AProcessWithTwoAddressesCountsOnce) {
 
 // The release before does not tell how its K/V is secured: beyond loopback it is TLS.
 TEST_F(WorkerDirectoryTest, AWorkerOfTheReleaseBeforePairsWithOneThatTellsWhatItHas) {
-  WorkerDirectory directory({}, milliseconds(2500), std::chrono::seconds(2));
+  WorkerDirectory directory({}, std::chrono::milliseconds(2500), std::chrono::seconds(2));
   directory.List(0, Role::kPrefill, "10.0.0.1:7");
   directory.List(1, Role::kPrefill, "127.0.0.1:7");
   directory.List(2, Role::kDecode, "10.0.0.2:7");
