@@ -16,17 +16,11 @@
 namespace baton {
 namespace {
 
-constexpr int kHelloTimeoutMs = 2000;
-constexpr int kMinBackoffMs = 100;
-constexpr int kMaxBackoffMs = 1000;
-// Behind a session that had begun well: its sequences wait to return, for a second.
-constexpr int kHeardBackoffMs = 20;
+constexpr Duration kHelloTimeout = std::chrono::seconds(2);
 constexpr int kRenewalSweeps = 5;    // Between two tries to renew a connection.
 constexpr int kRenewalTries = 2;     // Where the worker of the old one is trusted no more.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
 constexpr size_t kEndedKeys = 8;     // Those before have long been over at the worker too.
-
-gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
 
 absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
 
@@ -191,7 +185,7 @@ void WorkerLink::SayHello() {
     absl::MutexLock lock(&mutex_);
     context->set_wait_for_ready(!probes_);  // Connects as soon as the worker listens.
   }
-  context->set_deadline(AfterMs(kHelloTimeoutMs));
+  context->set_deadline(DeadlineAfter(kHelloTimeout));
   hello_request_.set_protocol_version(kProtocolVersion);
   hello_response_.Clear();
   stubs->cluster->async()->Hello(context, &hello_request_, &hello_response_,
@@ -362,7 +356,7 @@ void WorkerLink::OnReadDone(bool ok) {
   silence_.OnRead(ok);
   if (!ok) return;
   const absl::StatusOr<WorkerStatus> status = TakeStatus(status_, peer_.incarnation);
-  if (++num_statuses_ == kProvenStatuses) backoff_ms_ = 0;
+  if (++num_statuses_ == kProvenStatuses) backoff_.OnProven();
   if (!status.ok()) {
     bad_status_ = absl::StrCat("bad status: ", status.status().message());
   } else {
@@ -380,17 +374,15 @@ void WorkerLink::OnDone(const grpc::Status& status) {
             : "the connection was lost");
 }
 
-// At once where the connection was good: its worker may be, and sequences wait to return to it.
 void WorkerLink::Retry(const std::string& failure, bool is_gone) {
-  Disconnect(failure, is_gone);
+  const bool had_begun = Disconnect(failure, is_gone);
   {
     absl::MutexLock lock(&mutex_);
     if (!stopped_) {
-      const int wait_ms = backoff_ms_;
-      backoff_ms_ = std::clamp(2 * backoff_ms_, kMinBackoffMs, kMaxBackoffMs);
       // A new alarm each time: the last one may still be returning from its callback.
       alarm_ = std::make_unique<grpc::Alarm>();
-      alarm_->Set(AfterMs(wait_ms), [this](bool) { SayHello(); });
+      alarm_->Set(DeadlineAfter(backoff_.OnEnd(had_begun, SteadyNow())),
+                  [this](bool) { SayHello(); });
       return;
     }
   }
@@ -402,9 +394,10 @@ void WorkerLink::NoteEnded(const std::vector<std::shared_ptr<SessionClient>>& se
   while (ended_keys_.size() > kEndedKeys) ended_keys_.pop_front();
 }
 
-void WorkerLink::Disconnect(const std::string& failure, bool is_gone) {
+bool WorkerLink::Disconnect(const std::string& failure, bool is_gone) {
   std::vector<std::shared_ptr<const WorkerStubs>> lost;
   std::vector<std::shared_ptr<SessionClient>> sessions;
+  bool had_begun = false;
   {
     absl::MutexLock lock(&mutex_);
     std::string reason = failure;
@@ -422,9 +415,7 @@ void WorkerLink::Disconnect(const std::string& failure, bool is_gone) {
     }
     sessions = Sessions();
     NoteEnded(sessions);
-    if (peer_.session != nullptr && peer_.session->HasHeard()) {
-      backoff_ms_ = std::min(backoff_ms_, kHeardBackoffMs);
-    }
+    had_begun = peer_.session != nullptr && peer_.session->HasHeard();
     peer_ = {};
     lost.push_back(
         std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls)));
@@ -437,6 +428,7 @@ void WorkerLink::Disconnect(const std::string& failure, bool is_gone) {
     options_.on_lost(stubs.get());
     options_.retired->Add(stubs->channel);
   }
+  return had_begun;
 }
 
 }  // namespace baton

@@ -20,6 +20,7 @@
 #include "common/node/inbox.h"
 #include "common/node/router_mail.h"
 #include "common/rpc/cluster_tls.h"
+#include "common/rpc/hello_backoff.h"
 #include "common/rpc/retired_channels.h"
 #include "common/rpc/sampling_wire.h"
 #include "common/rpc/session_client.h"
@@ -144,7 +145,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   // The operation in flight failed: mail WorkerDown and try again later, or stop. `is_gone`: nobody
   // listens there.
   void Retry(const std::string& failure, bool is_gone = false);
-  void Disconnect(const std::string& failure, bool is_gone);
+  // True if something good had come in its session.
+  bool Disconnect(const std::string& failure, bool is_gone);
   // The worker is to break what these sessions still have open before it takes anything of a new
   // one.
   void NoteEnded(const std::vector<std::shared_ptr<SessionClient>>& sessions)
@@ -167,7 +169,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
   std::string last_reason_ ABSL_GUARDED_BY(mutex_);
-  int backoff_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  HelloBackoff backoff_ ABSL_GUARDED_BY(mutex_);
   int num_statuses_ ABSL_GUARDED_BY(mutex_) = 0;  // Of this connection.
   Silence silence_ ABSL_GUARDED_BY(mutex_);       // Since the last one.
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);

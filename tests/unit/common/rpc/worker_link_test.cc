@@ -113,16 +113,20 @@ TEST(WorkerLinkTest, AWorkerWhoseSessionEndsIsNotGone) {
   }
 }
 
-// Sequences wait for it a second, whatever befell the sessions before.
-TEST(WorkerLinkTest, BehindASessionThatHadBegunWellIsNoBackOff) {
+// Sequences wait for it a second, whatever befell the sessions before; but it is not asked without
+// end.
+TEST(WorkerLinkTest, BehindASessionThatHadBegunWellIsAShortBackOff) {
   HandmadeWorker worker(Nothing, {.session = [](WorkersEnd& end) {
                           end.Write(end.First({}));
                           end.leaves = true;
                         }});
   TestRouter router({{Role::kDecode, worker.address()}});
   const absl::Time begin = absl::Now();
-  for (int i = 0; i < 40; ++i) ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value()) << i;
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(20)) << "with a back-off it is 36";
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value()) << i;
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10)) << "with the usual back-off it is 16";
+  const int num_hellos = worker.num_hellos();
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_LE(worker.num_hellos(), num_hellos + 20) << "without any it is 80";
 }
 
 TEST(WorkerLinkTest, BehindASessionOfWhichNothingCameIsABackOff) {
