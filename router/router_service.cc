@@ -87,7 +87,10 @@ class RouterService::DrivenNode : public Node<RouterMail> {
 RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy)
     : options_(std::move(options)),
       thread_({.name = "router", .max_offered_requests = options_.max_offered_requests}),
-      links_({.workers = options_.workers, .tls = options_.tls}, &thread_),
+      links_({.workers = options_.workers,
+              .tls = options_.tls,
+              .in_turn_for = [this] { return thread_.InTurnFor(SteadyNow()); }},
+             &thread_),
       outbox_(std::make_unique<Outbox>(this)),
       node_(options_.node, {}, std::move(policy), *outbox_),
       driven_node_(std::make_unique<DrivenNode>(this)),

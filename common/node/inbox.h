@@ -16,8 +16,10 @@ class Inbox {
   // wait already: the caller answers RESOURCE_EXHAUSTED at once.
   virtual bool Offer(Mail mail) = 0;
 
-  // Internal mail (done, closed, cancel, transfer events): never refused, because its number is
-  // bounded by the requests that were taken. Dropped once the node's thread has stopped.
+  // Internal mail: never refused, so whoever posts bounds its number himself. What is posted once
+  // for a request, call, step or transfer that was taken is bounded by those (cancels, ends). What
+  // a peer can say as often as it likes its poster counts (ARCHITECTURE.md, bounds). Dropped once
+  // the node's thread has stopped.
   virtual void Post(Mail mail) = 0;
 
   // The same, of mail that came together: a node's thread takes it in one turn.

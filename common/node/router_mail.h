@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 
@@ -26,6 +27,7 @@ struct ClientStop {
 struct WorkerEventReceived {
   CallId call = 0;
   WorkerEvent event;
+  std::shared_ptr<const void> held = nullptr;  // Counted by who mailed it, until it is gone.
 };
 // The worker ended the call, or it is lost. Nothing of this call follows.
 struct CallClosed {

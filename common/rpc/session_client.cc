@@ -16,6 +16,7 @@ namespace baton {
 namespace {
 
 constexpr int kMostAtOnce = 256;  // Of the calls in a message, before others get the lock.
+constexpr int64_t kSpread = 4;    // Numbers take so many times less on the wire than as mail.
 
 // A call's number cannot be left out. With nothing in it the worker refuses it, which nobody hears.
 void CutOpening(v1::CallAsked& asked) {
@@ -49,9 +50,13 @@ void SessionClient::Start(v1::Session::Stub* stub, Incarnation worker,
   first.mutable_open()->mutable_ended()->Assign(ended.begin(), ended.end());
   input_.set_key(key_);
   self_ = shared_from_this();
-  unsent_.OnTooMuch([session = weak_from_this()] {
-    if (const auto here = session.lock()) here->End();
-  });
+  const auto ends = [this](std::string why) {
+    return [session = weak_from_this(), why = std::move(why)] {
+      if (const auto here = session.lock()) here->End(why);
+    };
+  };
+  unsent_.OnTooMuch(ends("it does not read what it is asked"));
+  untaken_->OnTooMuch(ends("it says more than this router takes in"));
   grpc::ClientContext* context = nullptr;
   {
     absl::MutexLock lock(&mutex_);
@@ -149,9 +154,10 @@ void SessionClient::Drop(Call* call, bool is_given_up) {
   Advance();
 }
 
-void SessionClient::End() {
+void SessionClient::End(const std::string& why) {
   absl::MutexLock lock(&mutex_);
   over_ = true;
+  if (why_.empty()) why_ = why;
   if (context_ != nullptr) context_->TryCancel();
 }
 
@@ -161,7 +167,7 @@ bool SessionClient::IsOver() const {
 }
 
 void SessionClient::Sweep() {
-  memory_->EndLargest();
+  memory_.unsent->EndLargest();
   {
     absl::MutexLock lock(&mutex_);
     if (over_) {
@@ -181,7 +187,7 @@ void SessionClient::Sweep() {
       const PeerEnd end{.code = absl::StatusCode::kDeadlineExceeded, .is_late = true};
       CloseEntry(number, entries_.at(number).events->EndOf(end), /*tell=*/true);
     }
-    says_alive_ = true;
+    says_alive_ = hooks_.node_lives();
   }
   Advance();
 }
@@ -197,7 +203,9 @@ void SessionClient::CloseEntry(uint64_t number, CallEvents::End end, bool tell) 
   output_.Add(std::move(asked));
 }
 
-absl::Status SessionClient::TakeTold(const v1::CallTold& told, std::vector<RouterMail>& events) {
+absl::Status SessionClient::TakeTold(const v1::CallTold& told,
+                                     const std::shared_ptr<const void>& held,
+                                     std::vector<RouterMail>& events) {
   if (told.call() == 0 || told.call() > last_number_) {
     return absl::DataLossError(absl::StrCat("call ", told.call(), " was not opened"));
   }
@@ -218,7 +226,8 @@ absl::Status SessionClient::TakeTold(const v1::CallTold& told, std::vector<Route
   if (!event.ok()) {
     CloseEntry(told.call(), entry.events->EndOf({}), /*tell=*/true);
   } else if (event->has_value()) {
-    events.push_back(WorkerEventReceived{.call = entry.id, .event = **std::move(event)});
+    events.push_back(
+        WorkerEventReceived{.call = entry.id, .event = **std::move(event), .held = held});
   }
   return absl::OkStatus();
 }
@@ -228,15 +237,21 @@ absl::Status SessionClient::TakeMessage() {
   RETURN_IF_ERROR(input_.Take(received_, &message));
   silence_.OnRead(true);
   has_heard_ = true;
+  if (message.calls().empty()) return absl::OkStatus();
+  const auto num_calls = static_cast<int64_t>(message.calls_size());
+  const auto num_bytes = static_cast<int64_t>(received_.message().size());
+  const std::shared_ptr<const void> held =
+      HoldIn(untaken_, kSpread * num_bytes + num_calls * int64_t{sizeof(RouterMail)});
   absl::Status taken;
   for (auto told = message.calls().begin(); taken.ok() && told != message.calls().end();) {
     std::vector<RouterMail> events;
     absl::MutexLock lock(&mutex_);  // Of some at a time: nobody waits for a long message.
     for (int i = 0; taken.ok() && i < kMostAtOnce && told != message.calls().end(); ++i, ++told) {
-      taken = TakeTold(*told, events);
+      taken = TakeTold(*told, held, events);
     }
     if (!events.empty()) hooks_.on_events(std::move(events));  // Before the ends of these calls.
   }
+  memory_.untaken->EndLargest();
   return taken;
 }
 

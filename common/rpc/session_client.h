@@ -42,15 +42,22 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
     // The session has ended; `why` is the worker's own word, or what this end found wrong; empty if
     // neither.
     std::function<void(const std::string& why)> on_over;
+    std::function<bool()> node_lives;   // Else no sign of life is given.
     std::function<void()> on_released;  // Last, when nothing of it is left with gRPC.
   };
 
-  // `unsent`: what the sessions of this router hold for workers that do not read.
-  SessionClient(const WireLimits& limits, Hooks hooks, std::shared_ptr<SessionMemory> unsent)
+  // What the sessions of this router hold together.
+  struct Memory {
+    std::shared_ptr<SessionMemory> unsent;   // For workers that do not read.
+    std::shared_ptr<SessionMemory> untaken;  // Of what workers said, until the node has taken it.
+  };
+
+  SessionClient(const WireLimits& limits, Hooks hooks, Memory memory)
       : limits_(limits),
         hooks_(std::move(hooks)),
-        memory_(std::move(unsent)),
-        unsent_(memory_),
+        memory_(std::move(memory)),
+        unsent_(memory_.unsent),
+        untaken_(std::make_shared<SessionMemory::Share>(memory_.untaken)),
         output_(&unsent_) {}
 
   // `ended`: keys of sessions with that worker that have ended.
@@ -64,8 +71,8 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   void Rebind(OpenCall* call, const RebindRequest& request);
   void Send(OpenCall* call, const SendRequest& request);
 
-  // Ends it and all its calls, as UNAVAILABLE.
-  void End();
+  // Ends it and all its calls, as UNAVAILABLE. `why`: what the worker has done, if anything.
+  void End(const std::string& why = "");
   bool IsOver() const;
   // A message of the worker has come whole.
   bool HasHeard() const { return has_heard_; }
@@ -96,8 +103,9 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   // Closes the call here; the worker is told to let go of it.
   void Drop(Call* call, bool is_given_up);
   absl::Status TakeMessage();
-  absl::Status TakeTold(const v1::CallTold& told, std::vector<RouterMail>& events)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `held`: counts what the message's mail takes.
+  absl::Status TakeTold(const v1::CallTold& told, const std::shared_ptr<const void>& held,
+                        std::vector<RouterMail>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseEntry(uint64_t number, CallEvents::End end, bool tell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Outside the lock: starts the next write if there is one and none is on its way, and says what
@@ -106,11 +114,12 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
 
   const WireLimits limits_;
   const Hooks hooks_;
-  const std::shared_ptr<SessionMemory> memory_;
+  const Memory memory_;
   SessionMemory::Share unsent_;
+  const std::shared_ptr<SessionMemory::Share> untaken_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // Until it has ended.
-  std::string why_ ABSL_GUARDED_BY(mutex_);    // What was wrong with a message.
+  std::string why_ ABSL_GUARDED_BY(mutex_);    // What the worker did wrong.
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // No call is opened any more.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;        // gRPC waits for RemoveHold.

@@ -74,4 +74,10 @@ void SessionMemory::EndLargest() {
   }
 }
 
+std::shared_ptr<const void> HoldIn(std::shared_ptr<SessionMemory::Share> share, int64_t bytes) {
+  share->Add(bytes);
+  const void* const any = share.get();
+  return {any, [share = std::move(share), bytes](const void*) { share->Add(-bytes); }};
+}
+
 }  // namespace baton

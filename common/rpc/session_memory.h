@@ -17,6 +17,10 @@ inline constexpr int64_t kMostUnsentBytes = kMostUnsentMiB << 20;
 // they are refused.
 inline constexpr int64_t kMostOpenMiB = 256;
 inline constexpr int64_t kMostOpenBytes = kMostOpenMiB << 20;
+// What a router holds of what workers have said and its node has not taken yet; beyond it sessions
+// end.
+inline constexpr int64_t kMostUntakenMiB = 512;
+inline constexpr int64_t kMostUntakenBytes = kMostUntakenMiB << 20;
 
 // What the sessions of a process hold together, of one kind: at most `limit` bytes, and one session
 // a quarter of that, so that no peer takes the room of all others. Thread-safe; no method waits.
@@ -66,5 +70,8 @@ class SessionMemory {
   absl::flat_hash_set<Share*> shares_ ABSL_GUARDED_BY(mutex_);
   int64_t total_ ABSL_GUARDED_BY(mutex_) = 0;  // Of those that are counted.
 };
+
+// Adds so many bytes, which are given back with the last copy of what is returned.
+std::shared_ptr<const void> HoldIn(std::shared_ptr<SessionMemory::Share> share, int64_t bytes);
 
 }  // namespace baton

@@ -79,7 +79,11 @@ bool SessionServer::Erase(uint64_t call) {
   return true;
 }
 
-void SessionServer::GiveBack(int64_t& weight) { opens_.Add(-std::exchange(weight, 0)); }
+// Nothing, and no lock that all sessions share, for each event of a call but its first.
+void SessionServer::GiveBack(int64_t& weight) {
+  if (weight == 0) return;
+  opens_.Add(-std::exchange(weight, 0));
+}
 
 bool SessionServer::EndCall(uint64_t call, const absl::Status& status) {
   v1::CallTold told;
@@ -109,11 +113,11 @@ bool SessionServer::Queue(v1::CallTold told) {
   return false;
 }
 
-void SessionServer::Beat() {
+void SessionServer::Beat(bool node_lives) {
   if (silence_.Sweep()) return Abandon();
   {
     absl::MutexLock lock(&mutex_);
-    says_alive_ = key_.has_value();
+    says_alive_ = node_lives && key_.has_value();
   }
   Advance();
 }

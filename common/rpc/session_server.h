@@ -57,8 +57,9 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
 
   size_t num_calls() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Once each kBeatInterval: a sign of life, and the session's end if the router has given none.
-  void Beat();
+  // Once each kBeatInterval: a sign of life, if the node lives, and the session's end if the router
+  // has given none.
+  void Beat(bool node_lives);
 
   // Takes no more calls, and ends when none is left.
   void Close(const absl::Status& status);

@@ -72,14 +72,14 @@ void StatusBroadcast::Remove(uint64_t key) {
 void StatusBroadcast::Run() {
   const auto wake = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_; };
   for (int tick = 1;; ++tick) {
-    if (tick % kTicksPerBeat == 0) beat_();
+    if (tick % kTicksPerBeat == 0) hooks_.beat();
     v1::WorkerStatus status;
     std::vector<std::shared_ptr<StatusCall>> due;
     {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&wake), absl::FromChrono(kStatusTick))) return;
-      if (watchers_.empty()) continue;
-      ToProto(status_(), &status);
+      if (watchers_.empty() || !hooks_.node_lives()) continue;
+      ToProto(hooks_.status(), &status);
       Seal(&status);
       due = TakeDue(status.SerializeAsString());
     }

@@ -18,13 +18,17 @@
 
 namespace baton {
 
-// Sends the node's status to all watchers: on change, at most one each tick, and as a heartbeat.
-// Calls `beat` each second.
+// Sends the node's status to all watchers, while the node lives: on change, at most one each tick,
+// and as a heartbeat. Calls `beat` each second.
 class StatusBroadcast {
  public:
-  StatusBroadcast(std::function<WorkerStatus()> status, int max_watchers,
-                  std::function<void()> beat)
-      : status_(std::move(status)), max_watchers_(max_watchers), beat_(std::move(beat)) {}
+  struct Hooks {
+    std::function<WorkerStatus()> status;
+    std::function<bool()> node_lives;
+    std::function<void()> beat;
+  };
+  StatusBroadcast(Hooks hooks, int max_watchers)
+      : hooks_(std::move(hooks)), max_watchers_(max_watchers) {}
   ~StatusBroadcast() { Stop(); }
 
   void Start();
@@ -53,9 +57,8 @@ class StatusBroadcast {
   std::vector<std::shared_ptr<StatusCall>> TakeDue(const std::string& bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::function<WorkerStatus()> status_;
+  const Hooks hooks_;
   const int max_watchers_;
-  const std::function<void()> beat_;
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -20,6 +20,7 @@ constexpr Duration kHelloTimeout = std::chrono::seconds(2);
 constexpr int kRenewalSweeps = 5;    // Between two tries to renew a connection.
 constexpr int kRenewalTries = 2;     // Where the worker of the old one is trusted no more.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
+constexpr int kMostStatuses = 2000;  // Between two sweeps; a worker says 20 a second.
 constexpr size_t kEndedKeys = 8;     // Those before have long been over at the worker too.
 
 absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
@@ -108,6 +109,7 @@ void WorkerLink::Sweep() {
   {
     absl::MutexLock lock(&mutex_);
     sessions = Sessions();
+    num_swept_ = num_statuses_;
   }
   for (const auto& session : sessions) session->Sweep();
   sessions.clear();
@@ -299,7 +301,7 @@ void WorkerLink::OnHelloOfNext(const grpc::Status& status) {
     }
     incarnation = peer_.incarnation;
     is_over = failed_renewals_ >= kRenewalTries && !options_.tls->Trusts(stubs_->note->peer());
-    num_statuses_ = 0;
+    num_statuses_ = num_swept_ = 0;
     silence_.OnRead(true);
   }
   if (failed == nullptr) {
@@ -333,7 +335,7 @@ void WorkerLink::OnHello(const grpc::Status& status) {
              .stubs = stubs_,
              .session = std::move(session)};
     if (stopped_ && peer_.session != nullptr) peer_.session->End();
-    num_statuses_ = 0;
+    num_statuses_ = num_swept_ = 0;
     silence_.OnRead(true);
     last_reason_.clear();
   }
@@ -359,6 +361,8 @@ void WorkerLink::OnReadDone(bool ok) {
   if (++num_statuses_ == kProvenStatuses) backoff_.OnProven();
   if (!status.ok()) {
     bad_status_ = absl::StrCat("bad status: ", status.status().message());
+  } else if (num_statuses_ > num_swept_ + kMostStatuses) {
+    bad_status_ = absl::StrCat("it gives more than ", kMostStatuses, " statuses a second");
   } else {
     inbox_->Post(WorkerStatusChanged{.worker = options_.worker, .status = *status});
   }

@@ -171,6 +171,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   std::string last_reason_ ABSL_GUARDED_BY(mutex_);
   HelloBackoff backoff_ ABSL_GUARDED_BY(mutex_);
   int num_statuses_ ABSL_GUARDED_BY(mutex_) = 0;  // Of this connection.
+  int num_swept_ ABSL_GUARDED_BY(mutex_) = 0;     // Of those, before the last sweep.
   Silence silence_ ABSL_GUARDED_BY(mutex_);       // Since the last one.
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // An operation is in flight.

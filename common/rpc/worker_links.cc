@@ -17,6 +17,7 @@
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
 #include "common/rpc/session_client.h"
+#include "common/rpc/silence.h"
 #include "common/rpc/worker_link.h"
 
 namespace baton {
@@ -34,7 +35,8 @@ class WorkerLinks::Impl {
   Impl(WorkerLinksOptions options, Inbox<RouterMail>* inbox)
       : options_(std::move(options)),
         inbox_(inbox),
-        unsent_(std::make_shared<SessionMemory>(options_.max_unsent_bytes)) {
+        session_memory_{.unsent = std::make_shared<SessionMemory>(options_.max_unsent_bytes),
+                        .untaken = std::make_shared<SessionMemory>(options_.max_untaken_bytes)} {
     absl::MutexLock lock(&mutex_);
     for (const WorkerAddress& address : options_.workers) MakeLink(FreeSlot(), address);
   }
@@ -257,8 +259,9 @@ class WorkerLinks::Impl {
                 [this](std::vector<RouterMail> events) { inbox_->PostAll(std::move(events)); },
             .on_closed = [this](CallId id, CallEvents::End end) { Closed(id, std::move(end)); },
             .on_over = std::move(on_over),
+            .node_lives = [this] { return NodeLives(options_.in_turn_for); },
             .on_released = [this] { Release(); }},
-        unsent_);
+        session_memory_);
   }
 
   // False: the call is not to be opened, which was mailed. `is_awaited`: by Stop, until Release.
@@ -397,7 +400,7 @@ class WorkerLinks::Impl {
 
   const WorkerLinksOptions options_;
   Inbox<RouterMail>* const inbox_;
-  const std::shared_ptr<SessionMemory> unsent_;
+  const SessionClient::Memory session_memory_;
   RetiredChannels retired_;  // Outlives the links.
   absl::Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);  // By worker.

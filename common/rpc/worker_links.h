@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,9 @@ struct WorkerLinksOptions {
   int max_calls_to_worker = 8000;
   // Of all sessions together; one may have a quarter (SessionMemory).
   int64_t max_unsent_bytes = kMostUnsentBytes;
+  int64_t max_untaken_bytes = kMostUntakenBytes;
+  // How long the node has been in its turn; any thread. Empty: its life is not looked at.
+  std::function<Duration()> in_turn_for;
 };
 
 // The router's side of all calls to workers. Keeps one connection to each worker: Hello, then

@@ -94,7 +94,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                            .max_model_len = options_.hello.max_model_len}),
         unsent_(std::make_shared<SessionMemory>(options_.max_unsent_bytes)),
         opens_(std::make_shared<SessionMemory>(options_.max_open_bytes)),
-        broadcast_(options_.status, options_.max_watchers, [this] { Beat(); }) {}
+        broadcast_({.status = options_.status,
+                    .node_lives = [this] { return NodeLives(options_.in_turn_for); },
+                    .beat = [this] { Beat(); }},
+                   options_.max_watchers) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
 
@@ -436,18 +439,20 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
   void Beat() {
+    const bool node_lives = NodeLives(options_.in_turn_for);
     std::vector<AnyCall> calls;
     {
       absl::MutexLock lock(&mutex_);
       for (const auto& [id, call] : calls_) calls.push_back(call);
     }
-    const auto beat = [](const auto& one) {
+    const auto beat = [node_lives](const auto& one) {
+      if (!node_lives) return;
       auto alive = EventOf(one);
       alive.mutable_alive();
       one->WriteIfIdle(std::move(alive));
     };
     for (const AnyCall& call : calls) std::visit(beat, call);
-    for (const auto& session : Sessions()) session->Beat();
+    for (const auto& session : Sessions()) session->Beat(node_lives);
     AbandonUntrusted(calls);
   }
 

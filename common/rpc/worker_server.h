@@ -24,6 +24,8 @@ struct WorkerServerOptions {
   const ClusterTls* tls = nullptr;  // Null: plaintext. Outlives the server.
   // The node's latest snapshot, from any thread; must not wait.
   std::function<WorkerStatus()> status;
+  // How long the node has been in its turn; any thread. Empty: its life is not looked at.
+  std::function<Duration()> in_turn_for;
   int max_streams_per_connection = 8192;  // One router has one connection: its calls in flight.
   int max_open_calls = 16384;             // Of all connections; more are refused.
   int max_watchers = 256;

@@ -281,7 +281,8 @@ absl::Status WorkerRuntime::Listen() {
                           .host = config_.host,
                           .port = config_.port,
                           .tls = tls_.get(),
-                          .status = [this] { return snapshot().status; }},
+                          .status = [this] { return snapshot().status; },
+                          .in_turn_for = [this] { return InTurnFor(); }},
       inbox_);
   return absl::OkStatus();
 }
@@ -391,9 +392,12 @@ absl::Status WorkerRuntime::ServeOps() {
   return absl::OkStatus();
 }
 
+Duration WorkerRuntime::InTurnFor() const {
+  return std::visit([](const auto& thread) { return thread.InTurnFor(SteadyNow()); }, thread_);
+}
+
 std::string WorkerRuntime::StandsStill() const {
-  const auto turn = [](const auto& thread) { return thread.InTurnFor(SteadyNow()); };
-  if (std::visit(turn, thread_) >= kMostTurn) return "stands still";
+  if (InTurnFor() >= kMostTurn) return "stands still";
   absl::MutexLock lock(&mutex_);
   return snapshot_.stands_still ? "a step stands still" : "";
 }

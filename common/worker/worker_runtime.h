@@ -89,6 +89,7 @@ class WorkerRuntime {
   absl::Status Listen();
   absl::Status Begin(WorkerNodePtr node, std::function<WorkerSnapshot()> read);
   absl::Status ServeOps();
+  Duration InTurnFor() const;
   // Why the process is not alive any more; empty: it is.
   std::string StandsStill() const;
   void ExportMetrics();

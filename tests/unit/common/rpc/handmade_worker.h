@@ -31,6 +31,7 @@ inline void AwaitCancel(grpc::ServerContext* context) {
 // What a handmade worker does otherwise than a good one.
 struct Habits {
   bool watch_is_silent = false;
+  absl::Duration status_interval = absl::Milliseconds(100);
   // Done to a message after it was sealed.
   std::function<void(v1::HelloResponse*)> spoil_hello = [](v1::HelloResponse*) {};
   std::function<void(v1::WorkerStatus*)> spoil_status = [](v1::WorkerStatus*) {};
@@ -86,7 +87,7 @@ class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
     habits_.spoil_status(&status);
     while (!context->IsCancelled()) {
       if (!habits_.watch_is_silent) writer->Write(status);
-      absl::SleepFor(absl::Milliseconds(100));
+      absl::SleepFor(habits_.status_interval);
     }
     return grpc::Status::OK;
   }

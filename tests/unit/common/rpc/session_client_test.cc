@@ -215,7 +215,8 @@ struct LoneSession {
       SessionClient::Hooks{
           .on_closed = [this](CallId id,
                               CallEvents::End end) { ends.emplace_back(id, std::move(end)); }},
-      std::make_shared<SessionMemory>(kMostUnsentBytes));
+      SessionClient::Memory{.unsent = std::make_shared<SessionMemory>(kMostUnsentBytes),
+                            .untaken = std::make_shared<SessionMemory>(kMostUntakenBytes)});
 };
 
 TEST(SessionClientTest, ACallOfASessionThatIsOverSpeaksAgainstTheConnection) {
@@ -264,6 +265,23 @@ TEST(SessionClientTest, TheRouterGivesSignsOfLife) {
   });
   EXPECT_TRUE(calls.router.inbox.Next<CallClosed>().has_value());
   EXPECT_EQ(num_signs, 2);
+}
+
+// They speak for its node.
+TEST(SessionClientTest, ARouterWhoseNodeStandsGivesNoSignsOfLife) {
+  std::atomic<int> num_signs = 0;
+  TwoCalls calls([&](WorkersEnd& end) {
+    while (end.Read().has_value()) ++num_signs;
+  });
+  calls.router.turn_s = 6;
+  absl::SleepFor(absl::Seconds(1));  // One may be under way.
+  num_signs = 0;
+  absl::SleepFor(absl::Milliseconds(1500));
+  EXPECT_EQ(num_signs, 0);
+  calls.router.turn_s = 0;
+  const absl::Time limit = absl::Now() + absl::Seconds(10);
+  while (num_signs == 0 && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_GT(num_signs, 0);
 }
 
 // Longer than a session may be silent.
@@ -322,6 +340,66 @@ TEST(SessionClientTest, ASessionThatHoldsTooMuchForItsWorkerEnds) {
   ASSERT_TRUE(closed.has_value());
   EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
   EXPECT_TRUE(router.inbox.Next<WorkerDown>().has_value());
+}
+
+// ---- A worker that says much -------------------------------------------------------------------
+
+// Of which a worker may say much.
+DecodeRequest LongAnswer() {
+  DecodeRequest request = SampleDecode();
+  request.sampling.max_tokens = 100'000;
+  return request;
+}
+
+TEST(SessionClientTest, AWorkerThatSaysMoreThanTheNodeTakesLosesItsSessionAlone) {
+  constexpr int64_t kMost = 4 << 20;
+  HandmadeWorker flood({}, {.session = [](WorkersEnd& end) {
+                         if (!end.ReadCalls().has_value()) return;
+                         while (end.Say(Tokens(1, 10))) {
+                         }
+                       }});
+  HandmadeWorker other({}, {.session = [](WorkersEnd& end) { GiveSignsOfLife(end); }});
+  TestRouter router({{Role::kDecode, flood.address()}, {Role::kDecode, other.address()}},
+                    kMostUnsentBytes, kMost);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(2, 1, LongAnswer());
+  router.links.OpenDecode(1, 0, LongAnswer());
+  const auto down = router.inbox.Next<WorkerDown>();  // Nobody takes the events.
+  ASSERT_TRUE(down.has_value());
+  EXPECT_EQ(down->worker, 0);
+  EXPECT_THAT(down->reason, HasSubstr("it says more than this router takes in"));
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->call, 1);
+  EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
+  const auto event_bytes = static_cast<int64_t>(sizeof(RouterMail));
+  EXPECT_GT(router.inbox.Count<WorkerEventReceived>(), 100);
+  EXPECT_LE(router.inbox.Count<WorkerEventReceived>() * event_bytes, kMost / 4 + event_bytes);
+  EXPECT_EQ(router.inbox.Count<WorkerDown>() + router.inbox.Count<CallClosed>(), 0);
+}
+
+TEST(SessionClientTest, WhatTheNodeHasTakenMakesRoom) {
+  constexpr int kAtOnce = 400;  // A fifth of what it may have.
+  std::atomic<int> taken = 0;
+  HandmadeWorker worker({}, {.session = [&](WorkersEnd& end) {
+                          if (!end.ReadCalls().has_value()) return;
+                          const absl::Time limit = absl::Now() + absl::Seconds(20);
+                          for (int said = 0; said < 20 * kAtOnce && absl::Now() < limit;) {
+                            if (said >= taken + kAtOnce) {
+                              absl::SleepFor(absl::Milliseconds(1));
+                            } else if (end.Say(Tokens(1, 10))) {
+                              ++said;
+                            }
+                          }
+                        }});
+  TestRouter router({{Role::kDecode, worker.address()}}, kMostUnsentBytes,
+                    4 * 5 * kAtOnce * int64_t{sizeof(RouterMail) + 100});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, LongAnswer());
+  for (; taken < 20 * kAtOnce; ++taken) {
+    ASSERT_TRUE(router.inbox.Next<WorkerEventReceived>().has_value()) << taken;
+  }
+  EXPECT_EQ(router.inbox.Count<WorkerDown>(), 0);
 }
 
 // A worker would take another number for a loss.

@@ -44,6 +44,7 @@ struct TestWorker {
                       status.running = running;
                       return status;
                     },
+                .in_turn_for = [this] { return Duration(std::chrono::seconds(turn_s)); },
                 .max_unsent_bytes = max_unsent_bytes,
                 .max_open_bytes = max_open_bytes},
                inbox.Of(role)) {
@@ -54,16 +55,23 @@ struct TestWorker {
 
   FakeWorkerInbox inbox;
   std::atomic<int> running = 0;
+  std::atomic<int> turn_s = 0;  // Of the node.
   EagerServer server;
 };
 
 struct TestRouter {
   explicit TestRouter(std::vector<WorkerAddress> workers,
-                      int64_t max_unsent_bytes = kMostUnsentBytes)
-      : links({.workers = std::move(workers), .max_unsent_bytes = max_unsent_bytes}, &inbox) {
+                      int64_t max_unsent_bytes = kMostUnsentBytes,
+                      int64_t max_untaken_bytes = kMostUntakenBytes)
+      : links({.workers = std::move(workers),
+               .max_unsent_bytes = max_unsent_bytes,
+               .max_untaken_bytes = max_untaken_bytes,
+               .in_turn_for = [this] { return Duration(std::chrono::seconds(turn_s)); }},
+              &inbox) {
     links.Start();
   }
   FakeInbox<RouterMail> inbox;
+  std::atomic<int> turn_s = 0;  // Of the node.
   WorkerLinks links;
 };
 

@@ -54,6 +54,21 @@ TEST(WorkerLinkTest, StatusComesAtLeastTwiceASecondWithoutChange) {
   }
 }
 
+// Neither statuses nor signs of life on its calls.
+TEST(WorkerLinkTest, AWorkerWhoseNodeStandsIsSilent) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerStatusChanged>().has_value());
+  worker.turn_s = 6;
+  absl::SleepFor(absl::Seconds(1));  // Some may be under way.
+  while (router.inbox.Next<WorkerStatusChanged>(absl::ZeroDuration()).has_value()) {
+  }
+  EXPECT_FALSE(router.inbox.Next<WorkerStatusChanged>(absl::Seconds(2)).has_value());
+  EXPECT_TRUE(router.inbox.Next<WorkerDown>().has_value()) << "as if nobody was there";
+  worker.turn_s = 0;
+  EXPECT_TRUE(router.inbox.Next<WorkerStatusChanged>().has_value());
+}
+
 TEST(WorkerLinkTest, ANewProcessAtTheSameAddressIsDownThenUp) {
   auto worker = std::make_unique<TestWorker>(Role::kDecode, 7);
   const int port = worker->server.port();
@@ -194,6 +209,15 @@ TEST(WorkerLinkTest, AStatusOfAnotherProcessOrADamagedOneEndsTheConnection) {
     EXPECT_THAT(down->reason, HasSubstr(is_damaged ? "crc32c" : "another incarnation"));
     EXPECT_EQ(router.inbox.Count<WorkerStatusChanged>(), 0);
   }
+}
+
+TEST(WorkerLinkTest, AWorkerThatGivesStatusesWithoutEndLosesItsConnection) {
+  HandmadeWorker worker(Nothing, {.status_interval = absl::ZeroDuration()});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  const auto down = router.inbox.Next<WorkerDown>();
+  ASSERT_TRUE(down.has_value());
+  EXPECT_THAT(down->reason, HasSubstr("it gives more than 2000 statuses a second"));
+  EXPECT_GE(router.inbox.Count<WorkerStatusChanged>(), 2000);
 }
 
 // A link without a router around it. Ends with exactly one on_idle.
