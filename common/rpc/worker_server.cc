@@ -398,7 +398,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   template <typename Mail, typename Call, typename Opened, typename Request>
   Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
     const CallId id = next_call_.fetch_add(1) + 1;
-    const EventSealer sealer(request.crc32c(), callers_.Of(context->peer()));
+    EventSealer sealer(request.crc32c(), callers_.Of(context->peer()));
     auto call =
         Call::Create(context, {.seal = [sealer](auto* event) mutable { return sealer.Seal(event); },
                                .on_broken =

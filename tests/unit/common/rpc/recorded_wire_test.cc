@@ -341,8 +341,8 @@ void ExpectTold(const std::string& bytes, EventSealer& sealer) {
   EXPECT_EQ(absl::BytesToHexString(said.back().SerializeAsString()), absl::BytesToHexString(bytes));
 }
 
-// Calls as they went between a router of commit babab72 and workers of a later release, each
-// request before its events (tests/cluster/first_release.py).
+// Calls of a router of commit babab72: requests that its code has sealed, and behind each the
+// events of a later release, all of which its code has taken.
 TEST(RecordedWireTest, ARouterOfProtocol1IsUnderstoodAndToldWhatItUnderstands) {
   std::map<std::string, int> counts;
   std::optional<EventSealer> sealer;
