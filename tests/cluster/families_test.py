@@ -79,7 +79,7 @@ class FamiliesTest(unittest.TestCase):
             self.assertGreaterEqual(decode.metric("baton_self_prefills_total"), len(REQUESTS))
             self.assertEqual(decode.metric("baton_handoffs_total"), handoffs)
         digests = [d for answer in known for _, row in answer for d in row]
-        self.assertGreater(len(set(digests)), len(digests) * 0.9)
+        self.assertGreater(len(set(digests)), len(digests) * 0.5)
         return known
 
     def in_pairs(self, model, known):
