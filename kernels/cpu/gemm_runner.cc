@@ -12,9 +12,6 @@ namespace {
 // Tiles of activations are whole lines of a cache: split ones would be read at a third of the
 // speed.
 constexpr int64_t kLineBytes = 64;
-// What a task of few rows reads on end, at least, where a panel is less: it begins with lines that
-// nobody has prefetched, and prefetches at its end what another thread reads.
-constexpr int64_t kStreamBytes = 128 << 10;
 
 }  // namespace
 
@@ -73,10 +70,9 @@ void GemmRunner::Add(int64_t m, DType a_rounded_to, const Panels& w, const float
   const int64_t row_blocks = CeilDiv(p.tiles.num_tiles, p.tiles_each);
   // Fewer than `panels` if threads would have nothing to do.
   const int64_t share = CeilDiv(row_blocks * w.num_panels(), pool_->num_threads() * 4);
-  p.panels_each = small ? w.num_panels()
-                  : p.tiles.num_tiles == 1
-                      ? std::clamp<int64_t>(kStreamBytes / w.panel_bytes(), 1, share)
-                      : std::min(share, tiling.panels);
+  p.panels_each = small                    ? w.num_panels()
+                  : p.tiles.num_tiles == 1 ? 1
+                                           : std::min(share, tiling.panels);
   p.panel_blocks = CeilDiv(w.num_panels(), p.panels_each);
   num_rows_ += m;
   num_tiles_ += p.tiles.num_tiles;
