@@ -16,17 +16,12 @@ bool HasComputed(const Sequence& other, const Sequence& sequence, int32_t num_to
                     other.tokens.begin());
 }
 
-// Of one entry, a block of each group of layers that keeps it. Empty: the one that has the tokens
-// has given up what the other wants.
-std::vector<BlockMove> CopiesOf(const BlockTable& from, const BlockTable& to, int32_t entry) {
-  std::vector<BlockMove> copies;
-  for (int32_t g = 0; g < to.num_groups(); ++g) {
-    const BlockMove copy{from.blocks(g)[entry], to.blocks(g)[entry]};
-    if (copy.destination < 0) continue;
-    if (copy.source < 0) return {};
-    copies.push_back(copy);
-  }
-  return copies;
+// A window that has passed something may have begun inside a block, which then lacks its first
+// tokens.
+bool HasAllOfItsBlocks(const Sequence& sequence, const std::vector<KvWindow>& windows) {
+  return std::ranges::all_of(windows, [&sequence](const KvWindow& window) {
+    return TokensLeftOut(window, sequence.num_tokens()) == 0;
+  });
 }
 
 }  // namespace
@@ -42,9 +37,10 @@ bool Engine::TakeCopies(Sequence& sequence, const std::vector<Sequence*>& decode
   BATON_CHECK(entry >= sequence.blocks.num_sealed() && entry < sequence.blocks.size());
   for (const Sequence* other : decodes) {
     if (!HasComputed(*other, sequence, wanted)) continue;
-    const std::vector<BlockMove> copies = CopiesOf(other->blocks, sequence.blocks, entry);
-    if (copies.empty()) continue;
-    plan->copies.insert(plan->copies.end(), copies.begin(), copies.end());
+    if (!HasAllOfItsBlocks(*other, allocator_.windows())) continue;
+    for (int32_t g = 0; g < allocator_.num_groups(); ++g) {
+      plan->copies.push_back({other->blocks.blocks(g)[entry], sequence.blocks.blocks(g)[entry]});
+    }
     sequence.num_copied = wanted - sequence.num_computed;
     num_copied_tokens_ += sequence.num_copied;
     return true;

@@ -148,9 +148,7 @@ void WorkerLedger::NoteSessionEnd(CallId call, Time now) {
     return &other != &account && other.sequence == account.sequence;
   };
   if (Any(is_sibling)) return;
-  const auto copies = [call](const Row& row) { return row.call == call && row.is_copied; };
-  const bool is_moving = std::ranges::count(in_flight_.moved_in, call) > 0 ||
-                         std::ranges::any_of(in_flight_.rows, copies);
+  const bool is_moving = std::ranges::count(in_flight_.moved_in, call) > 0 || GetsCopies(call);
   parked_[account.sequence] = {
       .call = call,
       .num_tokens = account.num_tokens,
@@ -187,6 +185,12 @@ std::vector<SequenceId> WorkerLedger::Moving() const {
     if (row.is_copied) moving.push_back(accounts_.at(row.call).sequence);
   }
   return moving;
+}
+
+// In the step in flight.
+bool WorkerLedger::GetsCopies(CallId call) const {
+  const auto has = [call](const Row& row) { return row.call == call && row.is_copied; };
+  return std::ranges::any_of(in_flight_.rows, has);
 }
 
 // The step that starts brings the block that its one token goes to.

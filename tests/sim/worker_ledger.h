@@ -196,6 +196,7 @@ class WorkerLedger {
   void CheckHeld(const WorkerAudit& audit);
   CallId CallOf(const StepPlan& plan, const StepRow& row);
   bool IsCopied(const StepRow& row) const;
+  bool GetsCopies(CallId call) const;
   void NoteRow(CallId call, const StepRow& row);
   CallId CallOfFollowing(const StepRow& row) const;
   void NoteFollowUp();

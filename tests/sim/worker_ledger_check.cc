@@ -248,9 +248,12 @@ void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
   auto at = accounts_.begin();
   for (const HeldCall& held : audit.calls) {
     if (held.state == "ENDING" || held.state == "PARKED") continue;
+    const CallId call = at->first;
     const Account& account = (at++)->second;
     if (!account.runs()) continue;
-    const int32_t computed = account.computed.value_or(account.least);
+    int32_t computed = account.computed.value_or(account.least);
+    // What a copy brings is there when the step has ended.
+    if (GetsCopies(call)) computed = (computed - 1) / device_.block_size() * device_.block_size();
     const bool has_next = follow_up_ != nullptr &&
                           std::ranges::find(follow_up_->rows, account.rows_as, [](const auto& row) {
                             return row.sampling.get();
@@ -409,7 +412,7 @@ void WorkerLedger::CheckRows() {
 // Nobody is served twice while another is left out, unless that one lacks a block.
 void WorkerLedger::CheckTurns(const std::set<CallId>& decodes) {
   for (auto& [call, account] : accounts_) {
-    const bool is_due = account.runs() && account.computed &&
+    const bool is_due = account.runs() && account.computed && !GetsCopies(call) &&
                         account.num_tokens - *account.computed == 1 &&
                         *account.computed % device_.block_size() != 0;
     if (!is_due || decodes.contains(call)) {

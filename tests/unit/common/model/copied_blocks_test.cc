@@ -35,7 +35,8 @@ StepRow OneToken(const std::shared_ptr<SamplingContext>& context, int32_t token,
           .num_emitted = at + 1 - static_cast<int32_t>(context->prompt.size())};
 }
 
-StepDone Run(RunnerHarness& harness, std::vector<StepRow> rows, std::vector<BlockMove> copies) {
+StepDone StepWith(RunnerHarness& harness, std::vector<StepRow> rows,
+                  std::vector<BlockMove> copies) {
   auto plan = std::make_shared<StepPlan>();
   plan->step = 1000;
   plan->rows = std::move(rows);
@@ -51,7 +52,7 @@ void CheckChoices(RunnerHarness& harness, const Generated& expected, const char*
   // Another sequence has left what it had where the copies go.
   Generate(harness, Context(40, 2), {.num_tokens = 1, .first_block = 8});
   const int32_t token = first.outputs[0].token;
-  const StepDone done = Run(
+  const StepDone done = StepWith(
       harness,
       {OneToken(context, context->prompt[19], 19, {0, 9}),
        OneToken(context, context->prompt[19], 19, {0, 8}), OneToken(context, token, 20, {0, 1})},
@@ -112,7 +113,7 @@ TEST(CopiedBlocksTest, MoreCopiesThanAListHoldsAllArrive) {
   }
   blocks.push_back(2 * kTokens + 1);
   const StepDone done =
-      Run(harness, {OneToken(context, expected.outputs[0].token, kTokens, blocks)}, copies);
+      StepWith(harness, {OneToken(context, expected.outputs[0].token, kTokens, blocks)}, copies);
   ASSERT_TRUE(done.status.ok()) << done.status;
   EXPECT_EQ(done.rows[0].output, expected.outputs[1]);
 }
