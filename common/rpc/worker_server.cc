@@ -445,8 +445,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       absl::MutexLock lock(&mutex_);
       for (const auto& [id, call] : calls_) calls.push_back(call);
     }
-    const auto beat = [node_lives](const auto& one) {
-      if (!node_lives) return;
+    const auto beat = [](const auto& one) {
       auto alive = EventOf(one);
       alive.mutable_alive();
       one->WriteIfIdle(std::move(alive));
