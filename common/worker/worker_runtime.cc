@@ -245,10 +245,10 @@ absl::Status WorkerRuntime::Load() {
 absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(secret_, NewSecret());
   ASSIGN_OR_RETURN(const std::vector<int> ports, ParseDataPorts(config_.data_port, config_.tp));
-  TcpRanksOptions options{
-      .kv_heads = model_.info.layout.groups[0].num_kv_heads,
-      .sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); },
-      .lost = EndWithDevice};
+  TcpRanksOptions options;
+  options.kv_heads = model_.info.layout.groups[0].num_kv_heads;
+  options.sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); };
+  options.lost = EndWithDevice;
   const auto nccl =
       ChooseNccl(*processors_[0].device, config_.kv_transport, config_.kv_tls());
   if (nccl.ok()) options.nccl = *nccl;
