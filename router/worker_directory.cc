@@ -83,6 +83,20 @@ void WorkerDirectory::PromoteAliasOf(Incarnation incarnation) {
   }
 }
 
+// All of a cluster are started alike: those of the release before have what the others tell.
+void WorkerDirectory::FitPairs() {
+  for (Worker& w : workers_) {
+    if (!w.known) continue;
+    if (!w.tells_kv_tls) {
+      const auto teller = std::ranges::find_if(workers_, [&w](const Worker& other) {
+        return other.up && other.tells_kv_tls && other.group == w.group;
+      });
+      w.hello.kv_tls = teller == workers_.end() ? DefaultKvTls(w.address) : teller->hello.kv_tls;
+    }
+    w.pair = PairOf(w.hello);
+  }
+}
+
 bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
   BATON_CHECK(w.listed);
@@ -90,9 +104,8 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   const bool is_new = w.hello.incarnation != hello.incarnation;
   if (is_new) w.last_token = w.last_prompt = {};
   w.hello = hello;
-  if (!hello.kv_tls) w.hello.kv_tls = DefaultKvTls(w.address);
+  w.tells_kv_tls = hello.kv_tls.has_value();
   w.group = GroupOf(w.hello);
-  w.pair = PairOf(w.hello);
   w.last_progress = now;
   w.stands_since = now;
   w.last_status = now;
@@ -104,6 +117,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.is_alias = IsAlias(worker);
   w.up = true;
   w.known = true;
+  FitPairs();
   w.reason.clear();
   UpdateReach(now);
   return is_new;

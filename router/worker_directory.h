@@ -32,6 +32,7 @@ class WorkerDirectory {
     std::string reason = "not connected yet";  // Why it cannot be used, if so.
     bool is_gone = false;                      // Nobody listens there.
     HelloInfo hello;
+    bool tells_kv_tls = false;  // Else `hello` has what is likely (FitPairs).
     WorkerStatus status;
     uint64_t group = 0, pair = 0;  // As in Candidate.
     // Of this router alone, as in Candidate. This and num_sides outlive the worker: a side that was
@@ -156,6 +157,7 @@ class WorkerDirectory {
   std::map<ReachKey, int32_t> ReachOf(Counts counts) const;
   // Of several up under one incarnation one counts: the first that said hello.
   bool IsAlias(int32_t worker) const;
+  void FitPairs();
   void PromoteAliasOf(Incarnation incarnation);
   // Since when, or from when on, a usable decode worker computes prompts itself; kNever: a prefill
   // worker that it pairs with is usable, or it cannot.

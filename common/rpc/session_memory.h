@@ -11,7 +11,7 @@
 namespace baton {
 
 // What a process holds for peers that do not read; beyond it sessions end.
-inline constexpr int64_t kMostUnsentMiB = 128;
+inline constexpr int64_t kMostUnsentMiB = 256;
 inline constexpr int64_t kMostUnsentBytes = kMostUnsentMiB << 20;
 // What a worker holds of calls that were opened and of which it has said nothing yet; beyond it
 // they are refused.

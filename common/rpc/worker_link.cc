@@ -20,7 +20,6 @@ constexpr Duration kHelloTimeout = std::chrono::seconds(2);
 constexpr int kRenewalSweeps = 5;    // Between two tries to renew a connection.
 constexpr int kRenewalTries = 2;     // Where the worker of the old one is trusted no more.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
-constexpr int kMostStatuses = 2000;  // Between two sweeps; a worker says 20 a second.
 constexpr size_t kEndedKeys = 8;     // Those before have long been over at the worker too.
 
 absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
@@ -361,8 +360,8 @@ void WorkerLink::OnReadDone(bool ok) {
   if (++num_statuses_ == kProvenStatuses) backoff_.OnProven();
   if (!status.ok()) {
     bad_status_ = absl::StrCat("bad status: ", status.status().message());
-  } else if (num_statuses_ > num_swept_ + kMostStatuses) {
-    bad_status_ = absl::StrCat("it gives more than ", kMostStatuses, " statuses a second");
+  } else if (num_statuses_ > num_swept_ + options_.most_statuses) {
+    bad_status_ = absl::StrCat("it gives more than ", options_.most_statuses, " statuses a second");
   } else {
     inbox_->Post(WorkerStatusChanged{.worker = options_.worker, .status = *status});
   }

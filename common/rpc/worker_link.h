@@ -29,6 +29,8 @@
 
 namespace baton {
 
+inline constexpr int kMostStatuses = 2000;  // Between two sweeps; a worker says 20 a second.
+
 // What goes over one connection to a worker.
 struct WorkerStubs {
   WorkerStubs(const WorkerAddress& address, const ClusterTls* tls);
@@ -63,6 +65,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
     const ClusterTls* tls = nullptr;
     RetiredChannels* retired = nullptr;
     int expiry_sweeps = 45;
+    int most_statuses = kMostStatuses;
     // A session that is to be started with a worker that serves them; null: none any more.
     // `on_over` is its hook. Empty: each call goes for itself.
     std::function<std::shared_ptr<SessionClient>(const WireLimits& limits,

@@ -25,6 +25,7 @@
 #include "common/rpc/ended_keys.h"
 #include "common/rpc/gate.h"
 #include "common/rpc/message_wire.h"
+#include "common/rpc/pending_audit.h"
 #include "common/rpc/seal.h"
 #include "common/rpc/server_call.h"
 #include "common/rpc/session_server.h"
@@ -43,12 +44,6 @@ using PrefillCall = ServerCall<v1::PrefillEvent>;
 using StatusCall = ServerCall<v1::WorkerStatus>;
 using AnyCall = std::variant<std::shared_ptr<DecodeCall>, std::shared_ptr<PrefillCall>>;
 
-void FinishWith(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
-                const absl::Status& status) {
-  if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
-  reactor->Finish(ToGrpc(status));
-}
-
 grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
                                       const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -61,25 +56,6 @@ template <typename Event>
 Event EventOf(const std::shared_ptr<ServerCall<Event>>&) {
   return {};
 }
-
-// One Audit call. Finishes it exactly once, also when nobody answers; gRPC keeps the context until
-// then.
-class PendingAudit {
- public:
-  PendingAudit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor)
-      : context_(context), reactor_(reactor) {}
-  ~PendingAudit() { Finish(absl::UnavailableError("the worker is shutting down")); }
-  PendingAudit(const PendingAudit&) = delete;
-  PendingAudit& operator=(const PendingAudit&) = delete;
-
-  void Finish(const absl::Status& status) {
-    if (auto* reactor = std::exchange(reactor_, nullptr)) FinishWith(context_, reactor, status);
-  }
-
- private:
-  grpc::CallbackServerContext* const context_;
-  grpc::ServerUnaryReactor* reactor_;
-};
 
 }  // namespace
 
@@ -261,6 +237,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     const int32_t version = request->protocol_version();
     if (version < 0) {  // 0: a tool, which may look.
       return FinishUnary(context, WireError("protocol_version", version, "counted from 1"));
+    }
+    if (version != 0 && !NodeLives(options_.in_turn_for)) {
+      return FinishUnary(context, absl::UnavailableError("the worker's node stands still"));
     }
     callers_.Note(context->peer(), version);
     ToProto(options_.hello, response);

@@ -118,7 +118,8 @@ class FamiliesTest(unittest.TestCase):
         with self.cluster(model, 2, 2) as cluster:
             for _ in range(MAX_TRIES):
                 got = []
-                client = threading.Thread(target=lambda: got.append(answers(cluster)))
+                client = threading.Thread(
+                    target=lambda: got.extend(at_once([lambda: answers(cluster)])))
                 client.start()
                 busy = await_true(
                     lambda: [d for d in cluster.decode if d.blocks().get("filling")] or
@@ -127,6 +128,7 @@ class FamiliesTest(unittest.TestCase):
                     busy.signal(signal.SIGKILL)
                     busy.await_exit()
                 client.join(120)
+                self.assertFalse(client.is_alive(), "no answer for two minutes")
                 self.assertEqual(got, [known])
                 if busy:
                     cluster.restart(busy)

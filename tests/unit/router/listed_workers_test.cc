@@ -79,19 +79,24 @@ TEST_F(ListedWorkersTest, AProcessWithTwoAddressesCountsOnce) {
   EXPECT_EQ(Snapshot(kNeed).decode.size(), 2u);
 }
 
-// The release before does not tell how its K/V is secured: beyond loopback it is TLS.
-TEST_F(WorkerDirectoryTest, AWorkerOfTheReleaseBeforePairsWithOneThatTellsWhatItHas) {
+// The release before does not tell how its K/V is secured.
+TEST_F(ListedWorkersTest, AWorkerThatDoesNotTellHasWhatOthersTellElseWhatItsAddressGives) {
   WorkerDirectory directory({}, std::chrono::milliseconds(2500), std::chrono::seconds(2));
   directory.List(0, Role::kPrefill, "10.0.0.1:7");
   directory.List(1, Role::kPrefill, "127.0.0.1:7");
   directory.List(2, Role::kDecode, "10.0.0.2:7");
   directory.OnUp(0, Hello(Role::kPrefill, 10), At(0));
   directory.OnUp(1, Hello(Role::kPrefill, 11), At(0));
-  HelloInfo tells = Hello(Role::kDecode, 12);
-  tells.kv_tls = true;
-  directory.OnUp(2, tells, At(0));
-  EXPECT_EQ(directory.at(2).pair, directory.at(0).pair);
-  EXPECT_NE(directory.at(2).pair, directory.at(1).pair);
+  EXPECT_EQ(directory.at(0).hello.kv_tls, true);
+  EXPECT_EQ(directory.at(1).hello.kv_tls, false);
+  EXPECT_NE(directory.at(0).pair, directory.at(1).pair);
+  for (const bool kv_tls : {true, false}) {
+    HelloInfo tells = Hello(Role::kDecode, kv_tls ? 12 : 13);
+    tells.kv_tls = kv_tls;
+    directory.OnUp(2, tells, At(1));
+    EXPECT_EQ(directory.at(0).pair, directory.at(2).pair) << kv_tls;
+    EXPECT_EQ(directory.at(1).pair, directory.at(2).pair) << kv_tls;
+  }
 }
 
 }  // namespace
