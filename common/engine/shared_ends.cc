@@ -1,6 +1,7 @@
 // Of Engine: a further choice of a prompt shares its full blocks; of the block behind them, which
 // each choice goes on to write, it takes a copy.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.h"
@@ -9,11 +10,13 @@
 namespace baton {
 namespace {
 
+// From the end: prompts about one document differ there.
 bool HasComputed(const Sequence& other, const Sequence& sequence, int32_t num_tokens) {
   return other.num_computed >= num_tokens && other.is_long == sequence.is_long &&
          other.tenant == sequence.tenant &&
-         std::equal(sequence.tokens.begin(), sequence.tokens.begin() + num_tokens,
-                    other.tokens.begin());
+         std::equal(std::make_reverse_iterator(sequence.tokens.begin() + num_tokens),
+                    sequence.tokens.rend(),
+                    std::make_reverse_iterator(other.tokens.begin() + num_tokens));
 }
 
 // A window that has passed something may have begun inside a block, which then lacks its first
@@ -36,8 +39,8 @@ bool Engine::TakeCopies(Sequence& sequence, const std::vector<Sequence*>& decode
   }
   BATON_CHECK(entry >= sequence.blocks.num_sealed() && entry < sequence.blocks.size());
   for (const Sequence* other : decodes) {
-    if (!HasComputed(*other, sequence, wanted)) continue;
     if (!HasAllOfItsBlocks(*other, allocator_.windows())) continue;
+    if (!HasComputed(*other, sequence, wanted)) continue;
     for (int32_t g = 0; g < allocator_.num_groups(); ++g) {
       plan->copies.push_back({other->blocks.blocks(g)[entry], sequence.blocks.blocks(g)[entry]});
     }

@@ -11,7 +11,7 @@
 namespace baton {
 
 inline void FinishWith(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
-                const absl::Status& status) {
+                       const absl::Status& status) {
   if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
   reactor->Finish(ToGrpc(status));
 }

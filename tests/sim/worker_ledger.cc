@@ -182,7 +182,8 @@ std::vector<SequenceId> WorkerLedger::Moving() const {
     }
   }
   for (const Row& row : in_flight_.rows) {
-    if (row.is_copied) moving.push_back(accounts_.at(row.call).sequence);
+    const auto it = accounts_.find(row.call);
+    if (row.is_copied && it != accounts_.end()) moving.push_back(it->second.sequence);
   }
   return moving;
 }
