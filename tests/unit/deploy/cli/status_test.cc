@@ -29,7 +29,8 @@ const char kRouterSays[] = R"({
   "workers": [{"role": "decode", "address": "127.0.0.1:7", "incarnation": "5", "healthy": true,
                "blocks": {"free": 3, "cached": 2, "reserved": 0, "filling": 0, "ready": 1,
                           "draining": 0},
-               "tp": 4, "running": 1, "waiting": 0, "more": "is left out"}],
+               "tp": 4, "running": 1, "waiting": 0, "kv_security": "tls", "nccl": "2.23.4",
+               "why_no_nccl": "", "more": "is left out"}],
   "router": {"queued_requests": 4}})";
 
 TEST(StatusTest, JoinsByAddress) {
@@ -46,6 +47,9 @@ TEST(StatusTest, JoinsByAddress) {
                   {"blocks", json::parse(kRouterSays)["workers"][0]["blocks"]},
                   {"running", 1},
                   {"waiting", 0},
+                  {"kv_security", "tls"},
+                  {"nccl", "2.23.4"},
+                  {"why_no_nccl", ""},
                   {"metrics_url", "http://127.0.0.1:9/metrics"},
                   {"restarts", 0},
                   {"last_exit", ""},
