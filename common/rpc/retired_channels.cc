@@ -9,14 +9,15 @@
 #include "absl/time/time.h"
 #include "baton/v1/cluster.grpc.pb.h"
 #include "common/base/this_thread.h"
+#include "common/rpc/connection.h"
 
 namespace baton {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
-// A channel to nobody, with a call that has ended before it began. As long as it is there, gRPC keeps
-// its queue of callbacks: 1.51 at times frees it twice when a process's last channel goes.
+// A channel to nobody, with a call that has ended before it began. As long as it is there, gRPC
+// keeps its queue of callbacks: 1.51 at times frees it twice when a process's last channel goes.
 struct HeldQueue {
   std::unique_ptr<v1::Cluster::Stub> stub = v1::Cluster::NewStub(
       grpc::CreateChannel("unix:/dev/null/nobody", grpc::InsecureChannelCredentials()));
@@ -28,7 +29,7 @@ struct HeldQueue {
 void HoldQueueOfCallbacks() {
   [[maybe_unused]] static HeldQueue* const held = [] {
     auto* const queue = new HeldQueue;  // For as long as the process.
-    queue->context.set_deadline(gpr_now(GPR_CLOCK_MONOTONIC));
+    queue->context.set_deadline(DeadlineAfter(Duration::zero()));
     queue->stub->async()->Hello(&queue->context, &queue->request, &queue->response,
                                 [](const grpc::Status&) {});
     return queue;
