@@ -1,8 +1,6 @@
 // What the choices of one prompt cost a decode worker beside one choice, shared and each for
 // itself. Counted by a decode node whose surroundings are played, not measured.
 
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -51,16 +49,8 @@ std::vector<Row> Count() {
 }  // namespace baton::bench
 
 int main(int argc, char** argv) {
-  bool json = false;
-  for (int i = 1; i < argc; ++i) {
-    json = json || std::strcmp(argv[i], "--json") == 0;
-    if (std::strcmp(argv[i], "--help") == 0) {
-      std::puts("Usage: bench_choices [--json]: what choices of one prompt share");
-      return 0;
-    }
-  }
   using namespace baton::bench;
-  Print("choices", "counted, K/V of Llama 3 8B in bf16, blocks of 16 tokens, answers of 4 tokens",
-        Count(), json);
-  return 0;
+  return PrintCounted(
+      argc, argv, "choices", "what choices of one prompt share",
+      "counted, K/V of Llama 3 8B in bf16, blocks of 16 tokens, answers of 4 tokens", Count);
 }

@@ -2,8 +2,6 @@
 // brings, for models whose layers have a window in part. Counted by the allocator and the rules of
 // transfers, not measured; beside it the same with one table for all layers.
 
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -104,15 +102,7 @@ std::vector<Row> Count() {
 }  // namespace baton::bench
 
 int main(int argc, char** argv) {
-  bool json = false;
-  for (int i = 1; i < argc; ++i) {
-    json = json || std::strcmp(argv[i], "--json") == 0;
-    if (std::strcmp(argv[i], "--help") == 0) {
-      std::puts("Usage: bench_kv_groups [--json]: K/V where some layers have a window");
-      return 0;
-    }
-  }
   using namespace baton::bench;
-  Print("kv_groups", "counted, bf16, blocks of 16 tokens", Count(), json);
-  return 0;
+  return PrintCounted(argc, argv, "kv_groups", "K/V where some layers have a window",
+                      "counted, bf16, blocks of 16 tokens", Count);
 }

@@ -1,6 +1,7 @@
 #include "tests/bench/report.h"
 
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
@@ -50,6 +51,20 @@ void Print(const std::string& bench, const std::string& about, const std::vector
   }
   std::printf("%s: %s\n", bench.c_str(), about.c_str());
   for (const Row& row : rows) std::printf("%s\n", TableLine(row).c_str());
+}
+
+int PrintCounted(int argc, char** argv, const std::string& bench, const std::string& what,
+                 const std::string& about, std::vector<Row> (*count)()) {
+  bool json = false;
+  for (int i = 1; i < argc; ++i) {
+    json = json || std::strcmp(argv[i], "--json") == 0;
+    if (std::strcmp(argv[i], "--help") == 0) {
+      std::printf("Usage: bench_%s [--json]: %s\n", bench.c_str(), what.c_str());
+      return 0;
+    }
+  }
+  Print(bench, about, count(), json);
+  return 0;
 }
 
 }  // namespace baton::bench

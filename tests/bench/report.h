@@ -28,4 +28,8 @@ std::string JsonLine(const Row& row);
 void Print(const std::string& bench, const std::string& about, const std::vector<Row>& rows,
            bool json);
 
+// The whole of a program that counts and measures nothing: its only options are --json and --help.
+int PrintCounted(int argc, char** argv, const std::string& bench, const std::string& what,
+                 const std::string& about, std::vector<Row> (*count)());
+
 }  // namespace baton::bench

@@ -22,6 +22,11 @@ int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t positio
 
 namespace {
 
+void CheckTouched(const TagMemory& memory, BlockId block, uint32_t epoch, std::string_view by) {
+  memory.CheckHeld(block, by);
+  memory.CheckEpoch(block, epoch, by);
+}
+
 // The first position that the query at `position` reads. The tag before its own is always one of
 // them: TagOf needs it.
 int32_t FirstSeen(int32_t window, int32_t position) {
@@ -253,17 +258,14 @@ void FakeRunner::CheckMoves() const {
   for (size_t i = 0; i < in_flight_->swap_out.size(); ++i) {
     const BlockMove& move = in_flight_->swap_out[i];
     const auto [source, destination] = out_epochs_[i];
-    memory.CheckHeld(move.source, "a move that reads it");
-    memory.CheckEpoch(move.source, source, "a move that reads it");
+    CheckTouched(memory, move.source, source, "a move that reads it");
     host_memory.CheckEpoch(move.destination, destination, "a move that writes it");
   }
   for (size_t i = 0; i < in_flight_->swap_in.size(); ++i) {
     const BlockMove& move = in_flight_->swap_in[i];
     const auto [source, destination] = in_epochs_[i];
-    host_memory.CheckHeld(move.source, "a move that reads it");
-    host_memory.CheckEpoch(move.source, source, "a move that reads it");
-    memory.CheckHeld(move.destination, "a move that writes it");
-    memory.CheckEpoch(move.destination, destination, "a move that writes it");
+    CheckTouched(host_memory, move.source, source, "a move that reads it");
+    CheckTouched(memory, move.destination, destination, "a move that writes it");
   }
 }
 
@@ -272,10 +274,8 @@ void FakeRunner::CheckCopies() const {
   for (size_t i = 0; i < in_flight_->copies.size(); ++i) {
     const BlockMove& copy = in_flight_->copies[i];
     const auto [source, destination] = copy_epochs_[i];
-    memory.CheckHeld(copy.source, "a copy that reads it");
-    memory.CheckEpoch(copy.source, source, "a copy that reads it");
-    memory.CheckHeld(copy.destination, "a copy that writes it");
-    memory.CheckEpoch(copy.destination, destination, "a copy that writes it");
+    CheckTouched(memory, copy.source, source, "a copy that reads it");
+    CheckTouched(memory, copy.destination, destination, "a copy that writes it");
   }
 }
 

@@ -385,6 +385,7 @@ void WorkerLedger::CheckRows() {
     const int32_t left = account.num_tokens - *account.computed;
     if (row.is_copied) {  // Among the prefills by age, though its row is behind theirs.
       prefills[row.call] = 0;
+      youngest = std::max(youngest, account.age);
       continue;
     }
     if (left == 1) {

@@ -26,6 +26,15 @@ DataRanks Cut(int size, int32_t heads) {
   return ranks;
 }
 
+void ExpectSame(const std::vector<DataRank>& ranks, const DataRanks& cut) {
+  DataRanks back;
+  WriteRanks(ranks, &back);
+  ASSERT_EQ(back.size(), cut.size());
+  for (int i = 0; i < cut.size(); ++i) {
+    EXPECT_EQ(back[i].SerializeAsString(), cut[i].SerializeAsString());
+  }
+}
+
 TEST(WireFieldsTest, RanksOfEveryNumberHoldTheHeadsThatAreTheirs) {
   for (const int size : {1, 2, 4, 8}) {
     for (const int32_t heads : {1, 2, 3, 4, 6, 8, 12, 16, 40, 64}) {
@@ -34,12 +43,7 @@ TEST(WireFieldsTest, RanksOfEveryNumberHoldTheHeadsThatAreTheirs) {
       const DataRanks cut = Cut(size, heads);
       const auto ranks = ReadRanks("ranks", cut);
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      DataRanks back;
-      WriteRanks(*ranks, &back);
-      ASSERT_EQ(back.size(), size);
-      for (int i = 0; i < size; ++i) {
-        EXPECT_EQ(back[i].SerializeAsString(), cut[i].SerializeAsString());
-      }
+      ExpectSame(*ranks, cut);
     }
   }
 }
@@ -58,12 +62,7 @@ TEST(WireFieldsTest, RanksGoThroughARouterThatKnowsOneEndpoint) {
       const DataRanks cut = Cut(size, heads);
       const auto ranks = ReadEndpoint("handoff.endpoint", WriteEndpoint(cut));
       ASSERT_TRUE(ranks.ok()) << ranks.status();
-      DataRanks back;
-      WriteRanks(*ranks, &back);
-      ASSERT_EQ(back.size(), size);
-      for (int i = 0; i < size; ++i) {
-        EXPECT_EQ(back[i].SerializeAsString(), cut[i].SerializeAsString());
-      }
+      ExpectSame(*ranks, cut);
     }
   }
 }
