@@ -42,6 +42,15 @@ TEST(ConfigSupportTest, NeutralValuesOfOtherFamiliesLoadAndOthersAreRefused) {
               AllOf(HasSubstr("quantization_config"), HasSubstr("gptq")));
 }
 
+// transformers then sums o and down part by part, and leaves out their biases.
+TEST(ConfigSupportTest, BloomsExactSumsOfSeveralPartsAreRefused) {
+  EXPECT_EQ(Error({{"slow_but_exact", false}, {"pretraining_tp", 4}}), "");
+  EXPECT_EQ(Error({{"slow_but_exact", true}}), "");
+  EXPECT_EQ(Error({{"slow_but_exact", true}, {"pretraining_tp", 1}}), "");
+  EXPECT_THAT(Error({{"slow_but_exact", true}, {"pretraining_tp", 2}}),
+              HasSubstr("\"slow_but_exact\" is true"));
+}
+
 TEST(ConfigSupportTest, UnknownFieldsLoadOnlyWhenOff) {
   EXPECT_EQ(Error({{"new_feature", false}, {"other", json::array()}}), "");
   EXPECT_THAT(Error({{"new_feature", true}}),
