@@ -52,10 +52,10 @@ struct BlockMove {
 struct StepPlan {
   uint64_t step = 0;
   std::vector<StepRow> rows;        // May be empty when there are moves.
-  std::vector<BlockMove> swap_out;  // Device to host, before anything else.
-  std::vector<BlockMove> swap_in;   // Host to device, then.
-  // Within the device's pool, behind those, before the rows. A source belongs to a row of the step
-  // that only appends to it, a destination to another row.
+  std::vector<BlockMove> swap_out;  // Device to host; what else the step does writes neither.
+  std::vector<BlockMove> swap_in;   // Host to device, before anything that reads it.
+  // Within the device's pool, behind swap_in, before the rows. A source belongs to a row of the
+  // step that only appends to it, a destination to another row.
   std::vector<BlockMove> copies;
 };
 

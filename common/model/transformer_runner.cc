@@ -266,21 +266,19 @@ absl::Status TransformerRunner::CopyBlocks(const KvCache& from, const KvCache& t
   return FlushPieces();
 }
 
-// Out beside the step: its blocks are written by nobody before StepDone. In, and then copies,
-// before the kernels that read them.
+// In, and then copies, before the kernels that read them. Out behind those and beside the step: its
+// blocks are written by nobody before StepDone.
 absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
-  const bool swaps = !plan.swap_out.empty() || !plan.swap_in.empty();
-  if (!swaps && plan.copies.empty()) return absl::OkStatus();
+  BATON_CHECK(parts_.swap != nullptr || (plan.swap_out.empty() && plan.swap_in.empty()));
   pieces_begin_ = pieces_end_ = 0;
-  if (swaps) {
-    BATON_CHECK(parts_.swap != nullptr);
-    RETURN_IF_ERROR(CopyBlocks(*parts_.cache, *parts_.swap, plan.swap_out));
-    if (plan.swap_in.empty() && plan.copies.empty()) return absl::OkStatus();
-    RETURN_IF_ERROR(CopyBlocks(*parts_.swap, *parts_.cache, plan.swap_in));
-  }
+  if (!plan.swap_in.empty()) RETURN_IF_ERROR(CopyBlocks(*parts_.swap, *parts_.cache, plan.swap_in));
   RETURN_IF_ERROR(CopyBlocks(*parts_.cache, *parts_.cache, plan.copies));
-  ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCopies));
-  return device_.After(Lane::kCompute, mark);
+  if (!plan.swap_in.empty() || !plan.copies.empty()) {
+    ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCopies));
+    RETURN_IF_ERROR(device_.After(Lane::kCompute, mark));
+  }
+  if (plan.swap_out.empty()) return absl::OkStatus();
+  return CopyBlocks(*parts_.cache, *parts_.swap, plan.swap_out);
 }
 
 // A slice of rows at a time: the logits of a long prompt's tokens would take gigabytes, and the

@@ -1,6 +1,8 @@
 // A step that copies blocks for some of its rows gives the bits of having computed them.
 #include <gtest/gtest.h>
 
+#include <span>
+
 #include "common/base/random.h"
 #include "tests/late_device/late_device.h"
 #include "tests/unit/common/model/runner_harness.h"
@@ -93,6 +95,50 @@ TEST(CopiedBlocksTest, OnADeviceTheCopyHasLandedBeforeTheRowReadsIt) {
       CheckChoices(harness, expected, "late");
     }
   }
+}
+
+// Counts what its kernels wait for on the lane of copies.
+class CountingDevice : public LateDevice {
+ public:
+  CountingDevice() : LateDevice({}) {}
+  absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override {
+    num_copies += lane == Lane::kCopies ? std::ssize(pieces) : 0;
+    return LateDevice::CopyPieces(lane, pieces);
+  }
+  absl::Status After(Lane lane, Mark mark) override {
+    if (lane == Lane::kCompute) num_waited = num_copies;
+    return LateDevice::After(lane, mark);
+  }
+  int64_t num_copies = 0;  // Pieces.
+  int64_t num_waited = 0;
+};
+
+TEST(CopiedBlocksTest, RowsAndTheirCopiesDoNotWaitForWhatMovesOut) {
+  RunnerOptions options = Options();
+  options.swap_blocks = 16;
+  options.make_device = [] { return std::make_unique<CountingDevice>(); };
+  RunnerHarness harness(options);
+  auto& device = static_cast<CountingDevice&>(harness.runner().device());
+  const auto context = Context(20, 1);
+  const Generated first = Generate(harness, context, {.num_tokens = 1});
+  const auto step = [&](std::vector<BlockMove> out) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->step = 1000 + out.size();
+    plan->rows = {OneToken(context, context->prompt[19], 19, {0, 9}),
+                  OneToken(context, first.outputs[0].token, 20, {0, 1})};
+    plan->copies = {{1, 9}};
+    plan->swap_out = std::move(out);
+    device.num_copies = device.num_waited = 0;
+    harness.runner().Start(std::move(plan));
+    EXPECT_TRUE(harness.sink().WaitForStep().status.ok());
+  };
+  step({});
+  const int64_t copied = device.num_copies;
+  EXPECT_GT(copied, 0);
+  EXPECT_EQ(device.num_waited, copied);
+  step({{20, 3}, {22, 5}});
+  EXPECT_EQ(device.num_copies, 3 * copied);
+  EXPECT_EQ(device.num_waited, copied);
 }
 
 // Those that a list without swapping does not hold wait for it.
