@@ -340,21 +340,12 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
 void DecodeNode::OnProgress(Entry& entry, SequenceProgress& progress, Time) {
   if (entry.state == State::kParked) return Settle(entry);
   BATON_CHECK(entry.state == State::kRunning);
-  TellScores(entry, std::move(progress.prompt_logprobs));
+  EmitScores(entry, std::move(progress.prompt_logprobs));
   if (progress.output) EmitToken(entry, *progress.output);
   BATON_FAIL_POINT("decode.decoding");
   if (!progress.ended) return;
   BATON_FAIL_POINT("decode.finishing");
   Close(entry, progress.status);
-}
-
-// Of a prompt that is computed again, as after a preemption, they were told before.
-void DecodeNode::TellScores(Entry& entry, std::vector<PromptLogprob> scores) {
-  std::erase_if(scores, [&](const PromptLogprob& one) { return one.position < entry.next_score; });
-  if (scores.empty()) return;
-  BATON_CHECK(scores.front().position == entry.next_score);
-  entry.next_score = scores.back().position + 1;
-  EmitScores(entry, std::move(scores));
 }
 
 void DecodeNode::EmitToken(Entry& entry, const TokenOutput& output) {

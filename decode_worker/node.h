@@ -58,7 +58,6 @@ struct DecodeEntry : CallEntry {
   State state = State::kReserved;
   std::optional<Incarnation> rebind;  // Asked for, and waiting for the old writer to be quiet.
   std::vector<TokenOutput> told;      // The last few: the router may not have heard them.
-  int32_t next_score = 1;             // Position of the next one that was not told yet.
   Time parked_until = kNever;
 };
 
@@ -114,7 +113,6 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   // yet. When `needy` is alone, so that nobody can be preempted for it, also an older one, then one
   // that is being written and younger. True while one is coming back.
   bool RevokeReservation(const AgeKey& needy, bool alone);
-  void TellScores(Entry& entry, std::vector<PromptLogprob> scores);
   void EmitToken(Entry& entry, const TokenOutput& output);
 
   // ---- Answers whose session ended (parking.cc) ----

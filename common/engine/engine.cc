@@ -295,6 +295,7 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   row.sampling = sequence.sampling;
   row.is_long = sequence.is_long;
   row.num_emitted = sequence.num_emitted();
+  row.scores_from = sequence.scores_from;
   if (row.sample && NeedsHistory(sequence.sampling->params)) {
     row.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
   }
@@ -413,6 +414,10 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult res
   // The step that read them has ended, and a handoff reads nothing behind the window.
   ReleasePassed(sequence);
   progress.prompt_logprobs = std::move(result.prompt_logprobs);
+  if (!progress.prompt_logprobs.empty()) {
+    BATON_CHECK(progress.prompt_logprobs.front().position == sequence.scores_from);
+    sequence.scores_from = progress.prompt_logprobs.back().position + 1;
+  }
   if (result.sampled) {
     sequence.tokens.push_back(result.output.token);
     sequence.own_prompt = false;

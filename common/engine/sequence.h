@@ -42,6 +42,7 @@ struct Sequence {
   int64_t num_waited = 0;    // Tokens that were computed while only its last one was left.
   // It goes on with the blocks of this call, which was removed amid a step that still touches them.
   CallId in_place_of = 0;
+  int32_t scores_from = 1;   // Scores of the prompt's tokens before this position were told.
   int32_t num_computed = 0;  // Leading tokens whose K/V the blocks hold, as far as it is seen.
   int32_t num_copied = 0;    // Those behind them that the step in flight copies from another's.
   bool is_long = false;      // As StepRow's, of that K/V.

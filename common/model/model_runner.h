@@ -34,6 +34,7 @@ struct StepRow {
   std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties
                                  // need them and sample is set.
   int32_t num_emitted = 0;       // Tokens produced before this step.
+  int32_t scores_from = 1;       // Scores of the prompt's tokens before this position are known.
   // The sequence, all of its tokens, is longer than ModelInfo::original_len.
   bool is_long = false;
   // In a follow-up, the row of the step before it that samples this row's one token: what stands in
@@ -65,7 +66,8 @@ struct RowResult {
   bool sampled = false;
   TokenOutput output;  // If sampled. `finish` is left kNone: the engine decides.
   std::vector<PromptLogprob> prompt_logprobs;  // If asked for: of the row's next tokens within the
-                                               // prompt: positions context_len+1 .. context_len+n.
+                                               // prompt: positions context_len+1 .. context_len+n,
+                                               // but for those before scores_from.
   absl::Status status;  // With an error the row has produced nothing; its K/V is not to be used.
 };
 

@@ -56,7 +56,8 @@ int64_t WantedRows(const StepCapacity& capacity) { return kWantedRunsOfARow * ca
 
 bool ScoresPrompt(const StepRow& row, int64_t index) {
   if (row.sampling == nullptr || row.sampling->params.num_prompt_logprobs < 0) return false;
-  return row.context_len + index + 1 < static_cast<int64_t>(row.sampling->prompt.size());
+  const int64_t position = row.context_len + index + 1;
+  return position >= row.scores_from && position < std::ssize(row.sampling->prompt);
 }
 
 bool WantsLogits(const StepRow& row, int64_t index) {

@@ -326,8 +326,8 @@ StepDone FakeRunner::Results() const {
     }
     if (row.sampling->params.num_prompt_logprobs >= 0) {
       const auto& prompt = row.sampling->prompt;
-      for (int32_t p = row.context_len + 1; p <= end && p < static_cast<int32_t>(prompt.size());
-           ++p) {
+      const int32_t first = std::max(row.context_len + 1, row.scores_from);
+      for (int32_t p = first; p <= end && p < static_cast<int32_t>(prompt.size()); ++p) {
         result.prompt_logprobs.push_back(FakeScore(prompt, p));
       }
     }

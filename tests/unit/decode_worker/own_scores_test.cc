@@ -103,6 +103,11 @@ TEST_F(OwnScoresTest, OfAnAnswerThatIsComputedAgainAreNotToldAgain) {
   EXPECT_GT(node_.num_preemptions(), 0);
   EXPECT_EQ(Told(2), To(7));
   EXPECT_EQ(Tokens(2).size(), 20u);
+  for (const auto& plan : runner_.plans) {  // Nor computed.
+    for (const StepRow& row : plan->rows) {
+      if (row.sequence.counter == 2 && row.num_emitted > 0) EXPECT_EQ(row.scores_from, 8);
+    }
+  }
 }
 
 TEST_F(OwnScoresInSmallStepsTest, OfAPromptThatIsPreemptedAreToldOnceEach) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -72,8 +73,9 @@ inline StepDone DoneWith(const StepPlan& plan, int32_t token) {
                      .sampled = row.sample,
                      .output = {.position = end, .token = token}};
     const auto& prompt = row.sampling->prompt;
-    for (int32_t p = row.context_len + 1; p <= end && p < static_cast<int32_t>(prompt.size()) &&
-                                          row.sampling->params.num_prompt_logprobs >= 0;
+    const int32_t first = std::max(row.context_len + 1, row.scores_from);
+    for (int32_t p = first; p <= end && p < static_cast<int32_t>(prompt.size()) &&
+                            row.sampling->params.num_prompt_logprobs >= 0;
          ++p) {
       result.prompt_logprobs.push_back({.position = p, .token = prompt[p]});
     }
