@@ -181,9 +181,12 @@ std::vector<SequenceId> WorkerLedger::Moving() const {
       if (it != accounts_.end()) moving.push_back(it->second.sequence);
     }
   }
+  // Either end of a copy, as the other goes on.
+  const bool copied = in_flight_.step % 2 == 0;
   for (const Row& row : in_flight_.rows) {
     const auto it = accounts_.find(row.call);
-    if (row.is_copied && it != accounts_.end()) moving.push_back(it->second.sequence);
+    const bool moves = copied ? row.is_copied : row.is_source;
+    if (moves && it != accounts_.end()) moving.push_back(it->second.sequence);
   }
   return moving;
 }
@@ -203,6 +206,14 @@ bool WorkerLedger::IsCopied(const StepRow& row) const {
     if (std::ranges::count(started_->copies, block, &BlockMove::destination) > 0) return true;
   }
   return false;
+}
+
+// The step that starts copies one of its blocks for another.
+bool WorkerLedger::IsSource(const StepRow& row) const {
+  if (started_ == nullptr) return false;
+  return std::ranges::any_of(started_->copies, [&row](const BlockMove& copy) {
+    return std::ranges::count(row.block_table, copy.source) > 0;
+  });
 }
 
 // ---- Answers -----------------------------------------------------------------------------------

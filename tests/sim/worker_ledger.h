@@ -88,7 +88,7 @@ class WorkerLedger {
   // After each event; empty, or the rule that was broken. `is_late`: the node's Step is still due.
   std::string Check(const WorkerAudit& audit, const Counted& counted, bool is_late, Time now);
   const Totals& totals() const { return totals_; }
-  // Whose blocks the step in flight copies to or from the host, or from another's.
+  // Whose blocks the step in flight copies to or from the host, or for another or from another's.
   std::vector<SequenceId> Moving() const;
 
  private:
@@ -132,6 +132,7 @@ class WorkerLedger {
     CallId call = 0;
     int32_t num_tokens = 0;
     bool is_copied = false;
+    bool is_source = false;  // Of copies.
   };
   // A call that ended with its session, and may be gone on with.
   struct Parked {
@@ -196,6 +197,7 @@ class WorkerLedger {
   void CheckHeld(const WorkerAudit& audit);
   CallId CallOf(const StepPlan& plan, const StepRow& row);
   bool IsCopied(const StepRow& row) const;
+  bool IsSource(const StepRow& row) const;
   bool GetsCopies(CallId call) const;
   void NoteRow(CallId call, const StepRow& row);
   CallId CallOfFollowing(const StepRow& row) const;

@@ -312,7 +312,7 @@ void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
 void WorkerLedger::NoteRow(CallId call, const StepRow& row) {
   const auto num_tokens = static_cast<int32_t>(row.tokens.size());
   const bool is_copied = IsCopied(row);
-  in_flight_.rows.push_back({call, num_tokens, is_copied});
+  in_flight_.rows.push_back({call, num_tokens, is_copied, IsSource(row)});
   if (call == 0) return Violate("a step computes for a call that does not run");
   Account& account = accounts_.at(call);
   if (is_copied) {
