@@ -37,7 +37,7 @@ void Engine::Add(std::unique_ptr<Sequence> sequence) {
   BATON_CHECK(sequence->blocks.size() * allocator_.block_size() >= sequence->num_computed);
   const AgeKey key = AgeOf(*sequence);
   BATON_CHECK(keys_.emplace(sequence->call, key).second);
-  if (Outgrows(*sequence)) DropShort(*sequence);
+  if (Outgrows(*sequence)) BecomeLong(*sequence);
   FinishGate::Enter(*sequence);
   if (sequence->blocks.size() == 0) {
     preempted_.emplace(key, std::move(sequence));
@@ -152,6 +152,7 @@ int64_t Engine::own_prompt_tokens(Time latest) const {
 void Engine::ResumePreempted() {
   while (!preempted_.empty()) {
     auto oldest = preempted_.begin();
+    if (OlderOneLacks(oldest->first)) return;  // It would be preempted straight away.
     Sequence& sequence = *oldest->second;
     while (!TakeBlocks(sequence)) {
       // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
@@ -214,19 +215,10 @@ void Engine::Preempt(SequencesByAge::iterator victim) {
   ++num_preemptions_;
 }
 
-void Engine::DropShort(Sequence& sequence) {
-  sequence.blocks.Release();
-  sequence.num_computed = 0;
-  sequence.is_long = IsLong(sequence.num_tokens());
-  ++num_outgrown_;
-}
-
-// True if the sequence's table covers its next token. On false it sits out this step or was
-// preempted itself. The youngest give way, the oldest always proceeds.
+// True if the sequence's table covers its tokens. On false it sits out this step or was preempted
+// itself. The youngest give way, the oldest always proceeds.
 bool Engine::EnsureBlocks(Sequence& sequence) {
-  const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - sequence.blocks.size();
-  if (missing <= 0) return true;
-  while (!allocator_.Grow(sequence.blocks, missing)) {
+  while (!GrowToCover(sequence)) {
     if (swap_ && swap_->frees_soon()) return false;
     const bool alone = running_.size() == 1;
     const int32_t available = allocator_.num_available();
@@ -319,6 +311,7 @@ void Engine::Launch(std::shared_ptr<StepPlan> plan, InFlight step) {
 void Engine::StartFirst(Time now) {
   BATON_CHECK(keys_.size() == running_.size() + preempted_.size());
   ResumePreempted();
+  CoverOutgrown();
   int32_t budget = budget_.tokens();
   int32_t rows_left = options_.max_batch_sequences;
   const bool has_prefill = std::ranges::any_of(
@@ -350,6 +343,7 @@ void Engine::StartFirst(Time now) {
   std::vector<Sequence*> copied;
   for (auto& [key, sequence] : running_) {
     if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
+    if (LacksBlocks(*sequence)) continue;
     if (TakeCopies(*sequence, decodes, plan.get())) {
       copied.push_back(sequence.get());
       own_left = std::min(--budget, own_left);
@@ -431,8 +425,9 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult res
     LetGo(it, &progress);
   } else if (Outgrows(sequence)) {
     // No follow-up computes it, and it waits for no move.
-    DropShort(sequence);
-    preempted_.insert(running_.extract(it));
+    BecomeLong(sequence);
+    // Others share all that it had, and nothing is free.
+    if (sequence.blocks.size() == 0) preempted_.insert(running_.extract(it));
   }
   return progress;
 }

@@ -57,8 +57,8 @@ struct SequenceProgress {
 // choice copies, in its first step, from one that goes on there (shared_ends.cc).
 //
 // A sequence whose next token makes it long (ModelInfo::original_len) is computed again from its
-// start, as transformers does with Phi-3; it waits for its blocks like a preempted one. So K/V is a
-// function of the tokens alone, whoever computes it.
+// start, as transformers does with Phi-3, in other blocks; the younger give way for what it lacks
+// (long_sequences.cc). So K/V is a function of the tokens alone, whoever computes it.
 //
 // While a step runs a second one may start behind it, its follow-up: of each sequence the token
 // after the one that the first samples (StepRow::follows). Only when the first has one token of
@@ -180,7 +180,20 @@ class Engine {
   bool Outgrows(const Sequence& sequence) const {
     return sequence.is_long != IsLong(sequence.num_tokens());
   }
-  void DropShort(Sequence& sequence);
+  void BecomeLong(Sequence& sequence);
+  // All that its table lacks, or what there is of that.
+  bool GrowToCover(Sequence& sequence);
+  bool IsCovered(const Sequence& sequence) const {
+    return sequence.blocks.size() >= allocator_.BlocksFor(sequence.num_tokens());
+  }
+  // It became long, and waits for blocks in its place.
+  bool LacksBlocks(const Sequence& sequence) const {
+    return sequence.is_long && sequence.num_remaining() > 1 && !IsCovered(sequence);
+  }
+  // A sequence that became long and is older waits for blocks.
+  bool OlderOneLacks(const AgeKey& age) const;
+  // Those that became long take what they lack, oldest first.
+  void CoverOutgrown();
   bool TakeBlocks(Sequence& sequence);
   // Gives back the blocks that no later query of the sequence sees.
   void ReleasePassed(Sequence& sequence);

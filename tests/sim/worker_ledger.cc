@@ -313,6 +313,17 @@ void WorkerLedger::Outgrow(Account& account) {
   account.served.clear();
 }
 
+// It goes on in its place by age. Of one whose every block is sealed others may have them all.
+void WorkerLedger::CheckOutgrown() {
+  if (options_.original_len % device_.block_size() == 0) return;
+  for (CallId call : outgrown_) {
+    const AgeKey& age = accounts_.at(call).age;
+    if (Any([&](const Account& other) { return other.runs() && age < other.age; })) {
+      Violate("a sequence that becomes long waits while a younger one keeps running");
+    }
+  }
+}
+
 void WorkerLedger::OnClose(CallId call, const absl::Status& status) {
   auto it = accounts_.find(call);
   if (it == accounts_.end()) return Violate("a call is closed that is not open");

@@ -26,6 +26,7 @@ namespace baton::sim {
 // - who lacks a block takes it from the youngest younger reservation, one at a time, else from the
 //   youngest that runs; the oldest goes on. Alone, it takes it from any reservation, then from the
 //   youngest that is being written;
+// - who becomes long goes on in its place by age, with other blocks;
 // - a reservation leaves a free block for each that runs, and is refused only for want of blocks.
 // At a prefill worker: calls are admitted strictly by age, as soon as the oldest fits.
 // In a step of either: prefills by age, each with all its tokens before the next; at least one row
@@ -123,7 +124,7 @@ class WorkerLedger {
     std::set<CallId> served;                   // While it was left out of steps.
     Incarnation finishes_with = 0;             // Prompts for this decode worker; 0 = alone.
     int64_t waited = 0;                        // Tokens of steps that left out its last one.
-    bool outgrown = false;  // Has become long: it gave its blocks up, and may have others by now.
+    bool outgrown = false;  // Has become long, in this event: its blocks are others.
     bool is_reservation() const { return state == State::kReserved || state == State::kUnbound; }
     bool runs() const { return state == State::kRunning && has_blocks; }
     bool waits() const { return state == State::kRunning && !has_blocks; }
@@ -187,6 +188,7 @@ class WorkerLedger {
   void ComparePark(const WorkerAudit& audit, Time now);
   void CheckAdmission(bool is_late);
   void CheckGivingWay(const Counted& counted);
+  void CheckOutgrown();
   void CheckNeedy();
   void CheckComingBack();
   void NotePreemptions();
@@ -239,6 +241,7 @@ class WorkerLedger {
   bool follows_now_ = false;            // One started.
   std::vector<Revocation> revoked_;
   std::vector<CallId> preempted_;
+  std::vector<CallId> outgrown_;  // That have become long and have no blocks.
   std::vector<CallId> come_back_;
   std::vector<CallId> admitted_;
   int32_t ran_before_ = 0;  // When it looked for something to compute.

@@ -26,7 +26,11 @@ void WorkerLedger::CompareOne(CallId call, Account& account, const HeldCall& hel
   }
   if (account.state != State::kRunning) return;
   const bool has_blocks = held.num_blocks > 0;
-  if (account.has_blocks && !has_blocks && !account.outgrown) preempted_.push_back(call);
+  if (account.outgrown && !has_blocks) {
+    outgrown_.push_back(call);
+  } else if (account.has_blocks && !has_blocks) {
+    preempted_.push_back(call);
+  }
   if (!account.has_blocks && has_blocks) come_back_.push_back(call);
   account.has_blocks = has_blocks;
   account.outgrown = false;
@@ -97,9 +101,12 @@ void WorkerLedger::CheckAdmission(bool is_late) {
 }
 
 void WorkerLedger::CheckGivingWay(const Counted& counted) {
-  if (counted.preemptions - last_.preemptions != static_cast<int64_t>(preempted_.size())) {
+  // One that becomes long may be preempted before it has blocks again, for one that is older.
+  const auto preempted = static_cast<size_t>(counted.preemptions - last_.preemptions);
+  if (preempted < preempted_.size() || preempted > preempted_.size() + outgrown_.size()) {
     Violate("a sequence that runs is not what has blocks");
   }
+  CheckOutgrown();
   if (counted.revoked - last_.revoked != static_cast<int64_t>(revoked_.size())) {
     Violate("revoked reservations are not counted");
   }
@@ -481,6 +488,7 @@ std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted
   started_ = promoted_ = nullptr;
   revoked_.clear();
   preempted_.clear();
+  outgrown_.clear();
   come_back_.clear();
   admitted_.clear();
   return violation_;

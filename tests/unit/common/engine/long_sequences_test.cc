@@ -11,9 +11,10 @@ using testing::ElementsAre;
 class LongSequencesTest : public EngineHarness {
  protected:
   static constexpr int32_t kOriginal = 10;
+  int32_t original_ = kOriginal;
   void SetUp() override { Make({.chunk_tokens = 8}); }
   void Make(const EngineOptions& options, int32_t num_blocks = 64) {
-    model_.original_len = kOriginal;
+    model_.original_len = original_;
     Create(options, num_blocks);
   }
   std::unique_ptr<Sequence> LongPrompt(CallId call, int32_t length) {
@@ -161,6 +162,99 @@ TEST_F(LongSequencesTest, OneThatIsSwappedOutComesBackAsWhatItWas) {
   EXPECT_GT(engine_->num_swaps(), 0);
   EXPECT_EQ(engine_->num_outgrown(), 2);
   EXPECT_EQ(engine_->CountUnownedHostBlocks(), 0);
+}
+
+// ---- In a full pool ----------------------------------------------------------------------------
+
+class FullPoolTest : public LongSequencesTest {
+ protected:
+  // Two answers of 8 tokens, whose third blocks are not there yet, and a pool without another.
+  void Cross(const EngineOptions& options, int32_t num_blocks, CallId crosses) {
+    original_ = 8;
+    Make(options, num_blocks);
+    engine_->Add(Decoding(1, crosses == 1 ? 7 : 5));
+    engine_->Add(Decoding(2, crosses == 2 ? 7 : 5));
+    Start();
+    Finish();
+    ASSERT_EQ(engine_->num_outgrown(), 1);
+    ASSERT_EQ(engine_->num_preempted(), 0u);
+  }
+};
+
+TEST_F(FullPoolTest, ItGoesOnInItsOwnBlocks) {
+  Make({.chunk_tokens = 16}, 5);
+  engine_->Add(Decoding(1, 9));  // With its next token, the eleventh, in three blocks as before.
+  engine_->Add(Decoding(2, 5));
+  Start();
+  Finish();
+  EXPECT_EQ(engine_->num_outgrown(), 1);
+  EXPECT_EQ(pool_->num_available(), 0);
+  const StepPlan* plan = Start();
+  EXPECT_THAT(Calls(*plan), ElementsAre(1, 2));
+  EXPECT_THAT(Contexts(*plan), ElementsAre(0, 6));
+  EXPECT_EQ(engine_->num_preemptions(), 0);
+}
+
+TEST_F(FullPoolTest, TheYoungerGivesWayForTheBlockThatItLacks) {
+  Cross({.chunk_tokens = 16}, 4, 1);
+  const StepPlan* plan = Start();
+  EXPECT_THAT(Calls(*plan), ElementsAre(1));
+  EXPECT_THAT(Lengths(*plan), ElementsAre(9));
+  EXPECT_EQ(engine_->num_preemptions(), 1);
+}
+
+TEST_F(FullPoolTest, TheYoungerGivesWayToTheHostAndComesBackBehindIt) {
+  Cross({.chunk_tokens = 16, .swap_blocks = 8}, 4, 1);
+  const StepPlan* plan = Start();
+  EXPECT_TRUE(plan->rows.empty());  // Blocks of the younger leave with this step.
+  EXPECT_EQ(plan->swap_out.size(), 2u);
+  EXPECT_EQ(engine_->num_swaps(), 1);
+  Finish();
+  plan = Start();
+  EXPECT_THAT(Calls(*plan), ElementsAre(1));
+  EXPECT_THAT(Lengths(*plan), ElementsAre(9));
+  EXPECT_TRUE(plan->swap_in.empty());
+}
+
+TEST_F(FullPoolTest, TheYoungestWaitsItself) {
+  Cross({.chunk_tokens = 16}, 4, 2);
+  const StepPlan* plan = Start();
+  EXPECT_THAT(Calls(*plan), ElementsAre(1));
+  EXPECT_EQ(engine_->num_preempted(), 1u);
+  EXPECT_EQ(pool_->num_available(), 2);
+}
+
+// It would take what the older lacks, and be preempted for it.
+TEST_F(FullPoolTest, NobodyYoungerComesBackBeforeTheOlderHasItsBlocks) {
+  original_ = 8;
+  Make({.chunk_tokens = 16}, 4);
+  engine_->Add(Decoding(1, 7));
+  engine_->Add(Decoding(2, 5));
+  const BlockTable shared = pool_->Match("t", New(1, 7)->tokens, 4);
+  ASSERT_EQ(shared.num_sealed(), 1);
+  Start();
+  Finish();  // The first has one of its blocks again, and lacks two.
+  engine_->Remove(2);
+  engine_->Add(New(3, 2));  // Without blocks, as one that was preempted.
+  EXPECT_THAT(Calls(*Start()), ElementsAre(1));
+  EXPECT_EQ(engine_->num_preempted(), 1u);
+  EXPECT_EQ(engine_->num_preemptions(), 0);
+}
+
+TEST_F(FullPoolTest, OneOfWhoseBlocksNoneComesBackWaits) {
+  original_ = 8;
+  Make({.chunk_tokens = 16}, 3);
+  engine_->Add(Decoding(1, 7));
+  BlockTable others;
+  Start();
+  pool_->Grow(others, 1);
+  BlockTable shared = pool_->Match("t", New(1, 7)->tokens, 4);
+  Finish();
+  EXPECT_EQ(engine_->num_preempted(), 0u);
+  EXPECT_EQ(Start(), nullptr);  // It has one of three.
+  others.Release();
+  shared.Release();
+  EXPECT_THAT(Calls(*Start()), ElementsAre(1));
 }
 
 TEST_F(LongSequencesTest, WithoutAnOriginalLengthNothingIsLong) {
