@@ -22,6 +22,9 @@ BIN = None
 NIGHTLY = "BATON_NIGHTLY" in os.environ
 NUM_BLOCKS = 256
 TIGHT = 30  # The longest sequence takes 25 blocks, all together more than 100.
+# All layers have a window, so that an answer soon holds as many blocks as it ever will: with these
+# prompts nobody gives way to another.
+NEVER_SHORT = ("mixtral",)
 PLACES = ("pairs", "ranks", "recompute", "swap", "killed")
 BY_DEFAULT = {"opt-350m": ["recompute"], "neox-sequential": ["ranks"], "gemma2": ["swap"],
               "phi3-longrope": ["killed"], "qwen2-moe": ["pairs"]}
@@ -101,12 +104,14 @@ class FamiliesTest(unittest.TestCase):
             decode = cluster.decode[0]
             for _ in range(MAX_TRIES):  # On a busy machine answers may follow each other.
                 self.assertEqual(answers(cluster), known)
-                if decode.metric("baton_preemptions_total") > 0:
+                if model.name in NEVER_SHORT or decode.metric("baton_preemptions_total") > 0:
                     break
+            self.check_quiet(cluster)
+            if model.name in NEVER_SHORT:
+                return
             self.assertGreater(decode.metric("baton_preemptions_total"), 0)
             swapped = decode.metric("baton_swapped_sequences_total")
             self.assertEqual(swapped > 0, preemption == "swap")
-            self.check_quiet(cluster)
 
     def in_recompute(self, model, known):
         self.check_tight(model, known, "recompute")
