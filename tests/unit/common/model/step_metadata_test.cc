@@ -131,6 +131,10 @@ TEST_F(StepMetadataTest, ScoresThePromptTokensThatFollowButNotWhatComesAfterTheP
   EXPECT_TRUE(ScoresPrompt(plan.rows[0], 0));
   EXPECT_TRUE(ScoresPrompt(plan.rows[0], 1));
   EXPECT_FALSE(ScoresPrompt(plan.rows[0], 2));  // The last one is sampled, not scored.
+  StepRow again = plan.rows[0];
+  again.scores_from = again.context_len + 2;
+  EXPECT_FALSE(ScoresPrompt(again, 0));  // It is known.
+  EXPECT_TRUE(ScoresPrompt(again, 1));
   EXPECT_THAT(WantedTokens(), ElementsAre(0, 1, 2));
   EXPECT_TRUE(batch_.wants_all());
 }
