@@ -83,6 +83,25 @@ TEST(ApiKeysTest, AllBadLinesAreTold) {
   EXPECT_THAT(ApiKeys::Problems(""), ElementsAre(HasSubstr("holds no key")));
 }
 
+TEST(ApiKeysTest, AKeyIsOneTenants) {
+  const std::string alice = std::string("alice ") + kAbc;
+  EXPECT_THAT(ApiKeys::Problems(alice + "\n" + alice + "\n"), ElementsAre());
+  for (const std::string& other : {std::string("bob ") + kAbc, alice + " expires=2027-01-31"}) {
+    EXPECT_THAT(ApiKeys::Problems(alice + "\n" + other + "\n"),
+                ElementsAre(HasSubstr("line 2 has the key of a line before")));
+  }
+}
+
+TEST(ApiKeysTest, ATenantThatWorkersWouldRefuseIsRefused) {
+  for (const char* name : {"al\x1bice", "alice\x7f",
+                           "\xef\xbb\xbf"
+                           "alice"}) {
+    EXPECT_THAT(ApiKeys::Problems(std::string(name) + " " + kAbc),
+                ElementsAre(HasSubstr("line 1 has a tenant with control characters")));
+  }
+  EXPECT_THAT(ApiKeys::Problems(std::string("Ж/x:y ") + kAbc), ElementsAre());
+}
+
 TEST(ApiKeysTest, ABadLimitIsRefusedByLineValueAndCure) {
   const struct {
     const char* words;
