@@ -212,14 +212,14 @@ void RouterProcess::WatchFiles() {
 // The API's paths need a key; health, readiness, version, metrics, status and audit do not.
 http::Decision RouterProcess::Authorize(const http::Request& head) const {
   if (keys_ == nullptr) return {};
-  const bool open = head.path == "/health" || head.path == "/ready" || head.path == "/version" ||
-                    head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
-  // What they tell of the cluster is for this machine only.
-  const bool internal = head.path == "/status" || head.path == "/audit";
+  // What they tell of the cluster is for this machine only; metrics are on the ops port too.
+  const bool internal = head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
   if (internal && !IsLoopback(config_.host)) {
     return {.refusal = http::ErrorResponse(403, "permission_error",
                                            "This path is served on loopback only.")};
   }
+  const bool open =
+      internal || head.path == "/health" || head.path == "/ready" || head.path == "/version";
   if (open) return {};
   absl::StatusOr<std::string> tenant = keys_->Authenticate(head.Find("authorization"));
   if (!tenant.ok()) {
