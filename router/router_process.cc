@@ -197,12 +197,18 @@ void RouterProcess::WatchFiles() {
     metrics_->ExportValue("baton_api_keys_refused_total",
                           "Changes of the API key file that were not taken.", MetricKind::kCounter,
                           [this] { return static_cast<double>(keys_->refused()); });
+    metrics_->ExportValue("baton_api_keys_file_refused",
+                          "1 while the API key file was not taken; older keys are in use.",
+                          MetricKind::kGauge, [this] { return keys_->is_behind() ? 1.0 : 0.0; });
     keys_->Start();
   }
   if (api_tls_ == nullptr) return;
   metrics_->ExportValue("baton_api_tls_refused_total",
                         "Changes of --api-tls-dir that were not taken.", MetricKind::kCounter,
                         [this] { return static_cast<double>(api_tls_->refused_editions()); });
+  metrics_->ExportValue("baton_api_tls_files_refused",
+                        "1 while --api-tls-dir was not taken; an older certificate is in use.",
+                        MetricKind::kGauge, [this] { return api_tls_->is_behind() ? 1.0 : 0.0; });
   metrics_->ExportValue("baton_api_tls_not_after_seconds",
                         "When the API's certificate ends, seconds since 1970.", MetricKind::kGauge,
                         [this] { return static_cast<double>(api_tls_->not_after_s()); });
