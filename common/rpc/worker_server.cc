@@ -248,6 +248,8 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     callers_.Note(context->peer(), version);
     ToProto(options_.hello, response);
     if (version != 0) response->set_protocol_version(std::min(version, kProtocolVersion));
+    // They would pair equal numbers of ranks only.
+    if (version != 0 && version < kFirstProtocolOfRanks) response->set_tp_size(1);
     response->set_serves_sessions(options_.serves_sessions);
     Seal(response);
     return FinishUnary(context, absl::OkStatus());
