@@ -33,6 +33,13 @@ bool IsHexDigest(const std::string& text) {
                                           [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
+// Workers refuse what others could not print (CheckLabel), and an editor's mark before the first
+// line would make another tenant of it.
+bool IsTenantName(const std::string& text) {
+  return !text.starts_with("\xef\xbb\xbf") &&
+         std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
 // `name=NUMBER[unit]`, between least and most.
 struct Setting {
   const char* name;
@@ -126,6 +133,11 @@ absl::Status ApiKeys::AddLine(const std::string& line, const TenantLimits& other
     return absl::InvalidArgumentError(
         "is not TENANT and 64 hex digits; make them with `printf %s KEY | sha256sum`");
   }
+  if (!IsTenantName(tenant)) {
+    return absl::InvalidArgumentError(
+        "has a tenant with control characters or a byte order mark, which nobody would see; leave "
+        "them away");
+  }
   Entry entry{.tenant = tenant};
   ASSIGN_OR_RETURN(const TenantLimits limits, ReadLimits(words, others, &entry.expires_s));
   const auto [known, is_new] = limits_.emplace(tenant, limits);
@@ -141,12 +153,20 @@ absl::Status ApiKeys::AddLine(const std::string& line, const TenantLimits& other
 
 std::vector<std::string> ApiKeys::AddLines(const std::string& text, const TenantLimits& others) {
   std::vector<std::string> problems;
+  std::map<Digest, size_t> by_key;  // In entries_.
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
-    if (absl::Status status = AddLine(line, others); !status.ok()) {
-      problems.push_back(absl::StrCat("line ", number, " ", status.message()));
+    const size_t index = entries_.size();
+    absl::Status status = AddLine(line, others);
+    if (status.ok() && entries_.size() > index) {
+      const size_t first = by_key.emplace(entries_[index].digest, index).first->second;
+      if (!entries_[index].IsAs(entries_[first])) {
+        status = absl::InvalidArgumentError(
+            "has the key of a line before, and another tenant or date; each key once");
+      }
     }
+    if (!status.ok()) problems.push_back(absl::StrCat("line ", number, " ", status.message()));
   }
   if (problems.empty() && entries_.empty()) {
     problems.push_back("holds no key; add a line, or leave the option away");

@@ -47,6 +47,10 @@ class ApiKeys {
     std::string tenant;
     Digest digest;
     std::optional<int64_t> expires_s;  // Since 1970.
+    // What a line says twice.
+    bool IsAs(const Entry& other) const {
+      return tenant == other.tenant && expires_s == other.expires_s;
+    }
   };
   // Adds a line's key; an error says what is wrong with it.
   absl::Status AddLine(const std::string& line, const TenantLimits& others);

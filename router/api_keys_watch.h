@@ -43,6 +43,7 @@ class ApiKeysWatch {
 
   // Changes of the file that were not taken.
   int64_t refused() const { return refused_; }
+  bool is_behind() const { return file_->is_behind(); }  // The last of them is still there.
 
  private:
   ApiKeysWatch(ApiKeysWatchOptions options, ApiKeys first);

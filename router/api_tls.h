@@ -38,6 +38,7 @@ class ApiTls {
   std::shared_ptr<grpc::ServerCredentials> MakeGrpcCredentials() const;
 
   int64_t refused_editions() const { return refused_; }
+  bool is_behind() const { return files_->is_behind(); }  // The last of them is still there.
   int64_t not_after_s() const { return not_after_s_; }  // Of the leaf in use.
 
  private:

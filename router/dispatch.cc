@@ -84,8 +84,7 @@ bool RouterNode::DispatchWaiting(Time now) {
     retry_at_ = std::min({retry_at_, directory_.NextRetry(now), room_claims_.NextEnd(now)});
     const Time alone_at = directory_.AloneAt(sequence.Need());
     if (alone_at > now) retry_at_ = std::min(retry_at_, alone_at);
-    const RouteNeed kind = sequence.Need();
-    waiting.Close({kind.group, kind.needs_decode});
+    waiting.Close(FairQueue::KindOf(sequence));
     if (!pairs_.Reserve(sequence, now)) break;
   }
   return is_backlogged;
@@ -144,7 +143,7 @@ bool RouterNode::MayJoin(SequenceState& sequence, Time now) {
   if (leader.state != State::kDecoding || !has_prompt) return false;
   const Side& decode = leader.decode;
   BATON_CHECK(decode.call != 0 && sequence.body == leader.body);
-  if (pairs_.IsDecodeReserved(leader.group)) return false;
+  if (pairs_.IsDecodeReserved(decode.worker)) return false;
   const bool may_ask = directory_.IsUp(decode.worker, decode.incarnation) &&
                        directory_.MayAsk(decode.worker, now) &&
                        room_claims_.Admits(sequence, decode.worker, now);

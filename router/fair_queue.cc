@@ -18,11 +18,15 @@ std::optional<QueueKey> FirstBehind(const std::set<QueueKey>& keys,
 
 }  // namespace
 
+QueueKind FairQueue::KindOf(const SequenceState& sequence) {
+  const RouteNeed need = sequence.Need();
+  return {need.group, need.needs_decode, need.wants_scores};
+}
+
 void FairQueue::Add(const SequenceState& sequence, Time now) {
   BATON_CHECK(!sequence.Holds() && sequence.account->live > 0);
   now_ = std::max(now_, now);
-  const RouteNeed need = sequence.Need();
-  const QueueKind name{need.group, need.needs_decode};
+  const QueueKind name = KindOf(sequence);
   Kind& kind = kinds_[name];
   kind.kind = name;
   Entry entry{.kind = &kind, .key = sequence.key(), .priority = sequence.body->priority};

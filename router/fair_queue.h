@@ -20,6 +20,7 @@ namespace baton {
 struct QueueKind {
   uint64_t group = 0;
   bool needs_decode = true;
+  bool wants_scores = false;
   auto operator<=>(const QueueKind&) const = default;
 };
 
@@ -39,6 +40,8 @@ class FairQueue {
   size_t size() const { return entries_.size(); }
   // Its counter has become less. What has become more is noticed here.
   void Rerank(const TenantAccount& account);
+
+  static QueueKind KindOf(const SequenceState& sequence);
 
   // A look at all of them, by counter, until there is no next. What is not removed is passed over
   // or closes its kind, or it would come again.

@@ -8,9 +8,8 @@
 namespace baton {
 namespace {
 
-bool IsReserved(const std::vector<uint64_t>& groups, uint64_t group) {
-  return std::ranges::any_of(groups, [=](uint64_t g) { return g == 0 || g == group; });
-}
+// Whether what is kept of `reserved` (0 = all groups) is kept of that group.
+bool IsOf(uint64_t reserved, uint64_t group) { return reserved == 0 || reserved == group; }
 
 }  // namespace
 
@@ -25,8 +24,12 @@ void PairChoice::BeginTurn() {
   reserved_decode_.clear();
 }
 
-bool PairChoice::IsDecodeReserved(uint64_t group) const {
-  return IsReserved(reserved_decode_, group);
+bool PairChoice::IsDecodeReserved(int32_t worker) const {
+  const uint64_t group = known_.directory.workers()[worker].group;
+  const bool may_score = known_.directory.MayScore(worker);
+  return std::ranges::any_of(reserved_decode_, [&](const ReservedDecode& reserved) {
+    return IsOf(reserved.group, group) && (may_score || !reserved.wants_scores);
+  });
 }
 
 Time PairChoice::GivesUpAt(const SequenceState& sequence) const {
@@ -62,7 +65,9 @@ bool PairChoice::Reserve(const SequenceState& sequence, Time now) {
   const bool has_decode = !need.needs_decode || !left.decode.empty();
   // Where both are there they do not pair.
   if (!has_prefill || has_decode) reserved_prefill_.push_back(need.group);
-  if (!has_decode || (has_prefill && need.needs_decode)) reserved_decode_.push_back(need.group);
+  if (!has_decode || (has_prefill && need.needs_decode)) {
+    reserved_decode_.push_back({need.group, need.wants_scores});
+  }
   const bool has_prefill_left = std::ranges::find(reserved_prefill_, 0u) == reserved_prefill_.end();
   return has_prefill_left || known_.directory.IsAnyAlone(now);
 }
@@ -78,10 +83,11 @@ RoutingSnapshot PairChoice::SnapshotFor(const SequenceState& sequence, const Rou
                                         Time now) const {
   RoutingSnapshot snapshot =
       known_.directory.Snapshot(need, options_.max_pending_prefill_tokens, now);
-  std::erase_if(snapshot.prefill,
-                [&](const Candidate& c) { return IsReserved(reserved_prefill_, c.group); });
+  std::erase_if(snapshot.prefill, [&](const Candidate& c) {
+    return std::ranges::any_of(reserved_prefill_, [&](uint64_t g) { return IsOf(g, c.group); });
+  });
   std::erase_if(snapshot.decode, [&](const Candidate& c) {
-    return IsDecodeReserved(c.group) || !known_.claims.Admits(sequence, c.worker, now);
+    return IsDecodeReserved(c.worker) || !known_.claims.Admits(sequence, c.worker, now);
   });
   snapshot.prefix = PrefixDirectory::KeyOf(sequence.prefix_hashes);
   const auto held = [this](const SequenceState::Side& side) {

@@ -43,8 +43,8 @@ class PairChoice {
   // None were found: what it lacks is kept for it until the next turn. False if those behind it
   // can do nothing without.
   bool Reserve(const SequenceState& sequence, Time now);
-  // Decode workers of that group are kept for a sequence further ahead.
-  bool IsDecodeReserved(uint64_t group) const;
+  // That decode worker is kept for a sequence further ahead.
+  bool IsDecodeReserved(int32_t worker) const;
   // Where no usable pair is there: when it has waited for one long enough.
   Time GivesUpAt(const SequenceState& sequence) const;
 
@@ -56,9 +56,13 @@ class PairChoice {
   const RouterNodeOptions& options_;
   const Known known_;
   const std::unique_ptr<RoutingPolicy> policy_;
+  struct ReservedDecode {
+    uint64_t group = 0;
+    bool wants_scores = false;  // Those alone that prompts are scored through.
+  };
   // The sides that sequences further ahead wait for, in this turn: of these groups; 0 = all.
   std::vector<uint64_t> reserved_prefill_;
-  std::vector<uint64_t> reserved_decode_;
+  std::vector<ReservedDecode> reserved_decode_;
 };
 
 }  // namespace baton

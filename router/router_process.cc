@@ -197,12 +197,18 @@ void RouterProcess::WatchFiles() {
     metrics_->ExportValue("baton_api_keys_refused_total",
                           "Changes of the API key file that were not taken.", MetricKind::kCounter,
                           [this] { return static_cast<double>(keys_->refused()); });
+    metrics_->ExportValue("baton_api_keys_file_refused",
+                          "1 while the API key file was not taken; older keys are in use.",
+                          MetricKind::kGauge, [this] { return keys_->is_behind() ? 1.0 : 0.0; });
     keys_->Start();
   }
   if (api_tls_ == nullptr) return;
   metrics_->ExportValue("baton_api_tls_refused_total",
                         "Changes of --api-tls-dir that were not taken.", MetricKind::kCounter,
                         [this] { return static_cast<double>(api_tls_->refused_editions()); });
+  metrics_->ExportValue("baton_api_tls_files_refused",
+                        "1 while --api-tls-dir was not taken; an older certificate is in use.",
+                        MetricKind::kGauge, [this] { return api_tls_->is_behind() ? 1.0 : 0.0; });
   metrics_->ExportValue("baton_api_tls_not_after_seconds",
                         "When the API's certificate ends, seconds since 1970.", MetricKind::kGauge,
                         [this] { return static_cast<double>(api_tls_->not_after_s()); });
@@ -212,14 +218,14 @@ void RouterProcess::WatchFiles() {
 // The API's paths need a key; health, readiness, version, metrics, status and audit do not.
 http::Decision RouterProcess::Authorize(const http::Request& head) const {
   if (keys_ == nullptr) return {};
-  const bool open = head.path == "/health" || head.path == "/ready" || head.path == "/version" ||
-                    head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
-  // What they tell of the cluster is for this machine only.
-  const bool internal = head.path == "/status" || head.path == "/audit";
+  // What they tell of the cluster is for this machine only; metrics are on the ops port too.
+  const bool internal = head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
   if (internal && !IsLoopback(config_.host)) {
     return {.refusal = http::ErrorResponse(403, "permission_error",
                                            "This path is served on loopback only.")};
   }
+  const bool open =
+      internal || head.path == "/health" || head.path == "/ready" || head.path == "/version";
   if (open) return {};
   absl::StatusOr<std::string> tenant = keys_->Authenticate(head.Find("authorization"));
   if (!tenant.ok()) {

@@ -377,6 +377,11 @@ bool WorkerDirectory::IsAnyAlone(Time now) const {
   return false;
 }
 
+bool WorkerDirectory::MayScore(int32_t worker) const {
+  const Worker& w = workers_[worker];
+  return w.hello.scores_prompts || !no_prefill_since_.contains(w.pair);
+}
+
 bool WorkerDirectory::IsIdle(int32_t worker, int32_t prompt_tokens) const {
   return workers_[worker].status.queued_tokens == 0 &&
          CandidateOf(worker).free_tokens >= prompt_tokens;

@@ -127,6 +127,9 @@ class WorkerDirectory {
   // It computes prompts itself.
   bool IsAlone(int32_t worker, Time now) const { return AloneFrom(worker) <= now; }
   bool IsAnyAlone(Time now) const;
+  // Prompts of a decode worker's answers can be scored: by a prefill worker that pairs with it, or
+  // by itself.
+  bool MayScore(int32_t worker) const;
   // A decode worker without a prompt to compute, and with room for one of so many tokens.
   bool IsIdle(int32_t worker, int32_t prompt_tokens) const;
 

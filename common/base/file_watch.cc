@@ -47,8 +47,12 @@ absl::Status FileWatch::Look() {
 void FileWatch::Poll() {
   const absl::Status status = Look();
   // What is only half there says nothing of the edition that was refused before.
-  if (status.ok() && seen_ == current_) last_refusal_.clear();
+  if (status.ok() && seen_ == current_) {
+    last_refusal_.clear();
+    is_behind_ = false;
+  }
   if (status.ok()) return;
+  is_behind_ = true;
   if (std::exchange(last_refusal_, std::string(status.message())) == status.message()) return;
   options_.on_refused(status);
 }

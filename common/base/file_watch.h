@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
@@ -35,6 +36,9 @@ class FileWatch {
   // One look; where no thread does.
   void Poll();
 
+  // What was there at the last looks was not taken, so older files are in use. Any thread.
+  bool is_behind() const { return is_behind_; }
+
  private:
   absl::Status Look();
 
@@ -42,6 +46,7 @@ class FileWatch {
   std::string current_;
   std::string seen_;  // By the look before.
   std::string last_refusal_;
+  std::atomic<bool> is_behind_ = false;  // There is a last refusal.
   absl::Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::jthread thread_;

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "common/node/message.h"
 
 namespace baton {
 
@@ -24,11 +27,18 @@ inline constexpr size_t kKeptCallers = 1024;
 // all others speak the present protocol. Thread-safe.
 class CallerProtocols {
  public:
+  // Of a decode worker that takes K/V there. Where one endpoint does not hold all of it the log
+  // says who is refused for that.
+  explicit CallerProtocols(const std::vector<DataRank>& ranks = {});
+
+  // FAILED_PRECONDITION: a router of that protocol cannot carry what it has to.
+  absl::Status Check(int32_t protocol) const;
   // 0: a tool, which makes no such calls.
   void Note(const std::string& connection, int32_t protocol);
   int32_t Of(const std::string& connection) const;
 
  private:
+  const bool fits_one_endpoint_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<std::string, int32_t> first_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> in_order_ ABSL_GUARDED_BY(mutex_);  // The oldest first.

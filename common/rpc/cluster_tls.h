@@ -85,6 +85,7 @@ class ClusterTls {
 
   // Editions of --tls-dir that were not taken.
   int64_t refused_editions() const { return refused_; }
+  bool is_behind() const { return watch_->is_behind(); }  // The last of them is still there.
 
  private:
   ClusterTls();

@@ -21,6 +21,12 @@ void ExportTls(const ClusterTls* tls, Metrics* metrics) {
                         {.labels = {}, .value = static_cast<double>(tls->refused_editions())}};
                   });
   metrics->Export(
+      "baton_tls_files_refused",
+      "1 while --tls-dir holds an edition that was not taken; an older one is in use.",
+      MetricKind::kGauge, [tls] {
+        return std::vector<MetricSample>{{.labels = {}, .value = tls->is_behind() ? 1.0 : 0.0}};
+      });
+  metrics->Export(
       "baton_tls_refused_total",
       "Peers that were refused: handshakes because no CA knows the certificate (ca), for its dates "
       "(expired), who it names (identity), or without one (handshake: plaintext, TLS 1.2, given "

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -34,6 +35,24 @@ absl::Status CheckCut(absl::string_view field, int size, int64_t heads) {
 int64_t HeadsOfAll(const DataRanks& ranks) {
   const v1::DataRank& last = ranks[ranks.size() - 1];
   return int64_t{last.first_head()} + last.num_heads();
+}
+
+// Of HOST:PORT.
+absl::string_view HostOf(absl::string_view endpoint) {
+  return endpoint.substr(0, endpoint.rfind(':'));
+}
+
+// A host that is not repeated is that of the rank before.
+std::string JoinEndpoints(const DataRanks& ranks, bool repeats_host) {
+  std::string text = absl::StrCat(HeadsOfAll(ranks), "@", ranks[0].endpoint());
+  for (int i = 1; i < ranks.size(); ++i) {
+    absl::string_view endpoint = ranks[i].endpoint();
+    if (!repeats_host && HostOf(endpoint) == HostOf(ranks[i - 1].endpoint())) {
+      endpoint.remove_prefix(HostOf(endpoint).size());
+    }
+    absl::StrAppend(&text, ",", endpoint);
+  }
+  return text;
 }
 
 }  // namespace
@@ -106,18 +125,24 @@ absl::StatusOr<std::vector<DataRank>> ReadEndpoint(absl::string_view field,
   RETURN_IF_ERROR(CheckCut(field, size, heads));
   std::vector<DataRank> ranks;
   for (int i = 0; i < size; ++i) {
-    RETURN_IF_ERROR(CheckEndpoint(field, endpoints[i]));
-    ranks.push_back({.endpoint = endpoints[i], .heads = HeadsOf(i, size, heads)});
+    const bool has_host = i == 0 || !absl::StartsWith(endpoints[i], ":");
+    const std::string endpoint =
+        has_host ? endpoints[i] : absl::StrCat(HostOf(ranks.back().endpoint), endpoints[i]);
+    RETURN_IF_ERROR(CheckEndpoint(field, endpoint));
+    ranks.push_back({.endpoint = endpoint, .heads = HeadsOf(i, size, heads)});
   }
   return ranks;
 }
 
 std::string WriteEndpoint(const DataRanks& ranks) {
-  std::string text = absl::StrCat(HeadsOfAll(ranks));
-  for (const v1::DataRank& rank : ranks) {
-    absl::StrAppend(&text, &rank == &ranks[0] ? "@" : ",", rank.endpoint());
-  }
-  return text;
+  const std::string text = JoinEndpoints(ranks, /*repeats_host=*/true);
+  return text.size() <= kMaxLabelBytes ? text : JoinEndpoints(ranks, /*repeats_host=*/false);
+}
+
+bool FitsOneEndpoint(const std::vector<DataRank>& ranks) {
+  DataRanks as_told;
+  WriteRanks(ranks, &as_told);
+  return WriteEndpoint(as_told).size() <= kMaxLabelBytes;
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadLegRanks(absl::string_view field,

@@ -38,10 +38,12 @@ absl::StatusOr<std::vector<DataRank>> ReadRanks(absl::string_view field, const D
 void WriteRanks(const std::vector<DataRank>& from, DataRanks* to);
 
 // The same as one endpoint, which routers before protocol 3 carry from worker to worker unread:
-// "HEADS@HOST:PORT,HOST:PORT,...", of all ranks in order and of all their heads.
+// "HEADS@HOST:PORT,HOST:PORT,...", of all ranks in order and of all their heads. Where that is too
+// long for them, ":PORT" stands for a rank that has the host of the one before.
 absl::StatusOr<std::vector<DataRank>> ReadEndpoint(absl::string_view field,
                                                    const std::string& from);
 std::string WriteEndpoint(const DataRanks& ranks);
+bool FitsOneEndpoint(const std::vector<DataRank>& ranks);
 
 // Ranks of a worker, in any order.
 using RankNumbers = google::protobuf::RepeatedField<int32_t>;

@@ -71,6 +71,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                            .max_model_len = options_.hello.max_model_len}),
         unsent_(std::make_shared<SessionMemory>(options_.max_unsent_bytes)),
         opens_(std::make_shared<SessionMemory>(options_.max_open_bytes)),
+        callers_(options_.data_ranks),
         broadcast_({.status = options_.status,
                     .node_lives = [this] { return NodeLives(options_.in_turn_for); },
                     .beat = [this] { Beat(); }},
@@ -241,9 +242,14 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     if (version != 0 && !NodeLives(options_.in_turn_for)) {
       return FinishUnary(context, absl::UnavailableError("the worker's node stands still"));
     }
+    if (const absl::Status status = callers_.Check(version); !status.ok()) {
+      return FinishUnary(context, status);
+    }
     callers_.Note(context->peer(), version);
     ToProto(options_.hello, response);
     if (version != 0) response->set_protocol_version(std::min(version, kProtocolVersion));
+    // They would pair equal numbers of ranks only.
+    if (version != 0 && version < kFirstProtocolOfRanks) response->set_tp_size(1);
     response->set_serves_sessions(options_.serves_sessions);
     Seal(response);
     return FinishUnary(context, absl::OkStatus());

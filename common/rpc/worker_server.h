@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/time.h"
@@ -20,6 +21,9 @@ struct WorkerServerOptions {
   HelloInfo hello;  // Its role decides which service is offered: Prefill or Decode.
   std::string host = "127.0.0.1";
   int port = 0;                     // 0 = any free port.
+  // Where a decode worker takes K/V. Routers before protocol 3 carry all of it as one endpoint; if
+  // that is too long for them, their Hello is refused.
+  std::vector<DataRank> data_ranks;
   bool serves_sessions = true;      // False: each call of a router goes for itself.
   const ClusterTls* tls = nullptr;  // Null: plaintext. Outlives the server.
   // The node's latest snapshot, from any thread; must not wait.

@@ -73,12 +73,14 @@ void TlsWatch::Poll() {
   absl::StatusOr<TlsFiles> files = ReadTlsFiles(options_.dir);
   for (int look = 0; look < kMaxLooks; ++look) {
     status = files.ok() ? Take(*files) : files.status();
-    if (status.ok()) return last_refusal_.clear();
+    if (status.ok()) break;
     // Perhaps the folder was switched while it was read: what it holds now counts.
     absl::StatusOr<TlsFiles> again = ReadTlsFiles(options_.dir);
     if (again == files) break;
     files = std::move(again);
   }
+  is_behind_ = !status.ok();
+  if (status.ok()) return last_refusal_.clear();
   if (std::exchange(last_refusal_, std::string(status.message())) == status.message()) return;
   if (options_.on_refused) options_.on_refused(status);
 }

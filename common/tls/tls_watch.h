@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,6 +40,9 @@ class TlsWatch {
 
   std::shared_ptr<const TlsIdentity> current() const;
 
+  // What the folder held at the last look was not taken. Any thread.
+  bool is_behind() const { return is_behind_; }
+
  private:
   TlsWatch(TlsWatchOptions options, TlsIdentity first);
   // OK: they are the current ones now.
@@ -47,6 +51,7 @@ class TlsWatch {
 
   const TlsWatchOptions options_;
   std::string last_refusal_;  // The polling thread's.
+  std::atomic<bool> is_behind_ = false;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TlsIdentity> current_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -274,6 +274,7 @@ absl::Status WorkerRuntime::Listen() {
       WorkerServerOptions{.hello = Hello(transport->nccl()),
                           .host = config_.host,
                           .port = config_.port,
+                          .data_ranks = DataRanks(),
                           .tls = tls_.get(),
                           .status =
                               [this, transport] {
@@ -287,6 +288,7 @@ absl::Status WorkerRuntime::Listen() {
 }
 
 std::vector<DataRank> WorkerRuntime::DataRanks() const {
+  if (role_ != Role::kDecode) return {};
   // Checked when the configuration was.
   const auto advertised = ParseDataAddresses(config_.advertise_data_address, config_.tp);
   const std::vector<std::string>& endpoints =

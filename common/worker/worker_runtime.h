@@ -59,7 +59,7 @@ class WorkerRuntime {
 
   // For the node's constructor. All of it lives as long as this.
   WorkerParts parts();
-  // Where prefill workers connect.
+  // Where prefill workers connect to a decode worker.
   std::vector<DataRank> DataRanks() const;
 
   // Whether steps are computed by the CPU's own cores.

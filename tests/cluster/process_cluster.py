@@ -119,9 +119,12 @@ class Server:
             log.write(f"---- life {self.lives} {fail_point or ''}\n".encode())
             log.flush()
             self.process = subprocess.Popen(
-                [self.bin / f"baton-{self.role}", *self.arguments, *self.ports,
-                 "--ready-file", ready_file], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=environment)
+                [self.bin / f"baton-{self.role}", *self.options(), "--ready-file", ready_file],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    def options(self):
+        """Of the next life."""
+        return [*self.arguments, *self.ports]
 
     def await_start(self):
         """Until it listens; from now on it has these ports, through all lives."""
@@ -132,7 +135,7 @@ class Server:
                 raise AssertionError(f"{self.name} ended with {self.process.returncode} at its "
                                      f"start; see {self.cluster.dir}/logs/{self.name}.log")
             try:
-                ready = json.loads(ready_file.read_text())
+                ready = self.told(json.loads(ready_file.read_text()))
                 return ready if ready.get("pid", self.pid) == self.pid else None
             except (OSError, ValueError):
                 return None
@@ -151,6 +154,10 @@ class Server:
             for proxy, target in zip(self.data_of, self.ready["data_addresses"]):
                 proxy.target = target
         self.cluster.save_state()
+
+    def told(self, ready):
+        """What the ready file says."""
+        return ready
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -185,6 +192,8 @@ class Server:
 class ProcessCluster(ApiClient):
     """Use as a context manager. Logs stay in build/.../run/NAME until the next run."""
 
+    server_class = Server
+
     def __init__(self, bin_dir, name, prefill=2, decode=2, worker=None, router=None, prefill_tp=1,
                  decode_tp=1):
         """`worker` and `router` are options of the programs by name, beyond the defaults here;
@@ -196,14 +205,14 @@ class ProcessCluster(ApiClient):
         self.lock = threading.Lock()
         defaults = {"model": MODEL, "drain_timeout_s": 20}
         worker = {**defaults, "threads": 1, "num_blocks": 512, "chunk_tokens": 128, **(worker or {})}
-        self.prefill = [Server(self, "prefill", i, flags({**worker, "tp": prefill_tp}))
+        self.prefill = [self.server_class(self, "prefill", i, flags({**worker, "tp": prefill_tp}))
                         for i in range(prefill)]
-        self.decode = [Server(self, "decode", i, flags({**worker, "tp": decode_tp}))
+        self.decode = [self.server_class(self, "decode", i, flags({**worker, "tp": decode_tp}))
                        for i in range(decode)]
         self.workers = self.prefill + self.decode
         # On a slow machine much waits for long: no test is to depend on how long.
         router = {**defaults, "max_queue_wait_s": 0, **(router or {})}
-        self.router = Server(self, "router", 0, flags(router))
+        self.router = self.server_class(self, "router", 0, flags(router))
 
     def __enter__(self):
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -178,7 +178,7 @@ class TwoMachinesTest(unittest.TestCase):
         body = json.dumps({"model": MODEL.name, "prompt": "x"})
         self.assertEqual(self.ask("b", "/v1/completions", body, key="")[0], 401)
         self.assertEqual(self.ask("b", "/v1/completions", body, key="wrong")[0], 401)
-        for path in ("/status", "/audit"):
+        for path in ("/metrics", "/status", "/audit"):
             self.assertEqual(self.ask("b", path)[0], 403, path)
         for machine in ("a", "b"):
             for path, code in (("/health", 200), ("/metrics", 200), ("/status", 404)):

@@ -20,6 +20,7 @@ import chart_hash
 import network_edges
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+from process_cluster import MODEL, START_LIMIT_S, await_true  # noqa: E402
 from running_cluster import RunningCluster  # noqa: E402
 
 ROOT = chart_hash.ROOT
@@ -353,11 +354,33 @@ class Operation(unittest.TestCase):
         cluster.baton("complete", "--max-tokens", "2", "In the")
         cls.urls, cls.series = {}, []
         for server in json.loads((cluster.dir / "state.json").read_text())["servers"]:
-            url = server["metrics_url"]
-            cls.urls[server["role"]] = url.removesuffix("/metrics")
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                lines = answer.read().decode().splitlines()
-            cls.series += [parse_series(line) for line in lines if not line.startswith("#")]
+            cls.urls[server["role"]] = server["metrics_url"].removesuffix("/metrics")
+            cls.scrape(server["metrics_url"])
+        cls.scrape(cls.start_router_of_an_api(cluster.dir))
+
+    @classmethod
+    def scrape(cls, url):
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        cls.series += [parse_series(line) for line in lines if not line.startswith("#")]
+
+    @classmethod
+    def start_router_of_an_api(cls, folder):
+        """With keys and TLS, as beyond loopback; where its metrics are."""
+        keys, ready = folder / "keys", folder / "api_router.json"
+        for arguments in (["certs", "init", "--dir", folder / "api"],
+                          ["certs", "issue", "--role", "router", "--dir", folder / "api"],
+                          ["keys", "add", keys, "alice"]):
+            subprocess.run([BIN / "baton", *arguments], check=True, capture_output=True, timeout=60)
+        router = subprocess.Popen(
+            [BIN / "baton-router", "--model", MODEL, "--prefill", "127.0.0.1:1", "--decode",
+             "127.0.0.1:2", "--http-port", "0", "--grpc-port", "0", "--ready-file", ready,
+             "--api-keys-file", keys, "--api-tls-dir", folder / "api" / "router"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        cls.addClassCleanup(router.wait, 10)
+        cls.addClassCleanup(router.kill)
+        await_true(ready.exists, START_LIMIT_S, "the router listens")
+        return json.loads(ready.read_text())["metrics_url"]
 
     def check(self, query):
         """Each selector of the query finds a series; labels of the scrape are not the programs'."""

@@ -13,6 +13,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::SizeIs;
 using Code = absl::StatusCode;
 
 // Worker 0 prefills, 1 and 2 decode; none is up at first.
@@ -98,6 +99,40 @@ TEST_F(AloneScoresTest, AWorkerThatGivesNoneIsNotAskedBesideOneThatDoes) {
     Scores(decode_call(), 1, 3);
     EXPECT_EQ(Ended(key), Code::kOk);
   }
+}
+
+class WaitingToBeScoredTest : public AloneScoresTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(ScoreOnly, WaitingToBeScoredTest, testing::Bool());
+
+TEST_P(WaitingToBeScoredTest, KeepsOnlyTheWorkersThatScore) {
+  Come(1, /*scores_prompts=*/false);
+  Come(2);
+  Wait(seconds(2));
+  Submit(1, ToScore(GetParam()));  // Asked, and without an answer yet: it is kept for this one.
+  Submit(2, ToScore(GetParam()));
+  Submit(3, Request());
+  ASSERT_THAT(outbox_.decodes, SizeIs(2));
+  EXPECT_EQ(outbox_.decodes.back().worker, 1);
+  EXPECT_EQ(last().sampling.num_prompt_logprobs, -1);
+  Computes(outbox_.decodes[0].call);
+  ASSERT_THAT(outbox_.decodes, SizeIs(3));
+  EXPECT_EQ(outbox_.decodes.back().worker, 2) << "the second";
+  EXPECT_EQ(last().sampling.num_prompt_logprobs, 0);
+}
+
+// Nobody is overtaken where both could go.
+TEST_F(AloneScoresTest, DoNotOvertakeAPromptThatNoWorkerHasRoomFor) {
+  Come(1, /*scores_prompts=*/false);
+  Come(2);
+  Wait(seconds(2));
+  for (const uint64_t key : {1, 2}) Submit(key, Request());  // Asked, without an answer.
+  ASSERT_THAT(outbox_.decodes, SizeIs(2));
+  Submit(3, Request());
+  Submit(4, ToScore(true));
+  EXPECT_THAT(outbox_.decodes, SizeIs(2));
+  for (const int i : {0, 1}) Computes(outbox_.decodes[i].call);
+  ASSERT_THAT(outbox_.decodes, SizeIs(4));
+  EXPECT_FALSE(outbox_.decode_requests[2].score_only) << "the older one went first";
 }
 
 TEST_F(AloneScoresTest, FromAnotherWorkerBeginAnewAndTheClientSeesEachOnce) {

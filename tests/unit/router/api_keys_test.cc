@@ -43,7 +43,7 @@ TEST(ApiKeysTest, RefusesEverythingElse) {
 TEST(ApiKeysTest, LimitsStandBehindTheKeyAndBelongToTheTenant) {
   const std::string line = std::string("alice ") + kAbc + " rate=0.5/s tokens=6000/min";
   const auto keys = LoadText(line + " concurrency=3 weight=4 max_priority=-7\nbob " + kEmpty +
-                             "\ncarl " + kEmpty + " rate=20/s burst=50\n");
+                             "\ncarl " + std::string(64, '0') + " rate=20/s burst=50\n");
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(keys->limits().at("alice"), (TenantLimits{.requests_per_s = 0.5,
                                                       .burst = 1,
@@ -81,6 +81,25 @@ TEST(ApiKeysTest, AllBadLinesAreTold) {
               ElementsAre(HasSubstr("line 2 is not TENANT and 64 hex digits"),
                           HasSubstr("line 5 gives alice other limits than a line before")));
   EXPECT_THAT(ApiKeys::Problems(""), ElementsAre(HasSubstr("holds no key")));
+}
+
+TEST(ApiKeysTest, AKeyIsOneTenants) {
+  const std::string alice = std::string("alice ") + kAbc;
+  EXPECT_THAT(ApiKeys::Problems(alice + "\n" + alice + "\n"), ElementsAre());
+  for (const std::string& other : {std::string("bob ") + kAbc, alice + " expires=2027-01-31"}) {
+    EXPECT_THAT(ApiKeys::Problems(alice + "\n" + other + "\n"),
+                ElementsAre(HasSubstr("line 2 has the key of a line before")));
+  }
+}
+
+TEST(ApiKeysTest, ATenantThatWorkersWouldRefuseIsRefused) {
+  for (const char* name : {"al\x1bice", "alice\x7f",
+                           "\xef\xbb\xbf"
+                           "alice"}) {
+    EXPECT_THAT(ApiKeys::Problems(std::string(name) + " " + kAbc),
+                ElementsAre(HasSubstr("line 1 has a tenant with control characters")));
+  }
+  EXPECT_THAT(ApiKeys::Problems(std::string("Ж/x:y ") + kAbc), ElementsAre());
 }
 
 TEST(ApiKeysTest, ABadLimitIsRefusedByLineValueAndCure) {

@@ -203,6 +203,17 @@ TEST_F(FairQueueTest, AKindThatIsClosedWaitsAndTheOthersGoOn) {
   EXPECT_THAT(Order(), ElementsAre(large, small)) << "the next pass asks again";
 }
 
+TEST_F(FairQueueTest, BehindAPromptThatIsToBeScoredOthersGoOn) {
+  SequenceState& scored = sequences_.Of(a_);
+  scored.owes_score = true;
+  queue_.Add(scored, now_);
+  const uint64_t plain = Add(a_);
+  queue_.BeginPass(now_);
+  EXPECT_EQ(queue_.Next(), scored.id.counter);
+  queue_.Close(FairQueue::KindOf(scored));
+  EXPECT_EQ(queue_.Next(), plain);
+}
+
 TEST_F(FairQueueTest, WhatIsPassedOverComesAgainInTheNextPassAndLetsTheNextOfItsTenantGo) {
   const std::vector<uint64_t> of_a = {Add(a_), Add(a_)};
   queue_.BeginPass(now_);

@@ -72,20 +72,43 @@ TEST_F(PairChoiceTest, AClaimKeepsAWorkerForItsSequence) {
 TEST_F(PairChoiceTest, WhatIsReservedIsForNobodyBehindUntilTheNextTurn) {
   for (const int32_t decode : {2, 3}) directory_.Skip(decode, At(1000));
   EXPECT_EQ(Found(first_), std::nullopt);
-  EXPECT_FALSE(pairs_.IsDecodeReserved(7));
+  EXPECT_FALSE(pairs_.IsDecodeReserved(2));
   EXPECT_TRUE(pairs_.Reserve(first_, now_)) << "who needs no decode worker can go on";
-  EXPECT_TRUE(pairs_.IsDecodeReserved(7));
+  EXPECT_TRUE(pairs_.IsDecodeReserved(2));
   now_ = At(1000);  // They may be asked again, and are for the first.
   EXPECT_EQ(Found(second_), std::nullopt);
   pairs_.BeginTurn();
-  EXPECT_FALSE(pairs_.IsDecodeReserved(7));
+  EXPECT_FALSE(pairs_.IsDecodeReserved(2));
   EXPECT_EQ(Found(second_), (Route{0, 2}));
 }
 
 TEST_F(PairChoiceTest, BehindOneThatLacksAnyPrefillWorkerNobodyCanGo) {
   for (const int32_t prefill : {0, 1}) directory_.Skip(prefill, At(1000));
   EXPECT_FALSE(pairs_.Reserve(first_, now_));
-  EXPECT_FALSE(pairs_.IsDecodeReserved(7)) << "it does not lack these";
+  EXPECT_FALSE(pairs_.IsDecodeReserved(2)) << "it does not lack these";
+}
+
+TEST_F(PairChoiceTest, OfDecodeWorkersThatAreAloneAScoredPromptKeepsThoseThatScore) {
+  for (const int32_t prefill : {0, 1}) directory_.OnDown(prefill, "gone", now_);
+  HelloInfo scores = directory_.workers()[2].hello;
+  scores.scores_prompts = true;
+  directory_.OnUp(2, scores, now_);
+  now_ += kAloneAfter;
+  directory_.Skip(2, now_ + std::chrono::seconds(1));
+  const_cast<ValidRequest*>(first_.body)->sampling.num_prompt_logprobs = 0;
+  first_.owes_score = true;
+  EXPECT_EQ(Found(first_), std::nullopt);
+  EXPECT_TRUE(pairs_.Reserve(first_, now_));
+  EXPECT_TRUE(pairs_.IsDecodeReserved(2));
+  EXPECT_FALSE(pairs_.IsDecodeReserved(3)) << "it would not take it";
+  EXPECT_EQ(Found(second_), (Route{-1, 3}));
+}
+
+TEST_F(PairChoiceTest, OfDecodeWorkersInAPairAScoredPromptKeepsAll) {
+  for (const int32_t decode : {2, 3}) directory_.Skip(decode, At(1000));
+  first_.owes_score = true;
+  EXPECT_TRUE(pairs_.Reserve(first_, now_));
+  for (const int32_t decode : {2, 3}) EXPECT_TRUE(pairs_.IsDecodeReserved(decode));
 }
 
 TEST_F(PairChoiceTest, ADecodeWorkerIsFoundAloneOnceItsTimeHasCome) {

@@ -200,9 +200,12 @@ TEST(RouterProcessTest, KeysComeGoAndExpireWithoutARestartAndABadFileChangesNoth
   ASSERT_TRUE(Await([&] {
     return refused().find("\nbaton_api_keys_refused_total 1\n") != std::string::npos;
   }));
+  EXPECT_THAT(refused(), HasSubstr("\nbaton_api_keys_file_refused 1\n"));
   EXPECT_EQ(ask("Bearer abc").status, 200);
   write(std::string("bob ") + kDef + " quota=100/day\n");
   ASSERT_TRUE(Await([&] { return ask("Bearer def").status == 200; }));
+  ASSERT_TRUE(Await(
+      [&] { return refused().find("\nbaton_api_keys_file_refused 0\n") != std::string::npos; }));
   EXPECT_EQ(ask("Bearer abc").status, 401);
   EXPECT_EQ(CallModel(grpc, "Bearer abc"), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(CallModel(grpc, "Bearer def"), grpc::StatusCode::OK);
@@ -267,6 +270,7 @@ TEST(RouterProcessTest, TheApiSpeaksTlsOnBothPortsByTheCertificateOfTheMoment) {
     return metrics().find("\nbaton_api_tls_refused_total 1\n") != std::string::npos;
   }));
   EXPECT_THAT(metrics(), HasSubstr("\nbaton_api_tls_not_after_seconds "));
+  EXPECT_THAT(metrics(), HasSubstr("\nbaton_api_tls_files_refused 1\n"));
   EXPECT_EQ(http::TestClient(port, 0, client_tls.get()).Get("/v1/models").status, 200);
 }
 

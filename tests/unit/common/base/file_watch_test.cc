@@ -51,15 +51,19 @@ TEST(FileWatchTest, WhatIsRefusedIsToldOnceAndTheOldStays) {
   Harness h;
   FileWatch watch(h.Options(), "first");
   h.file = "bad";
+  EXPECT_FALSE(watch.is_behind());
   for (int i = 0; i < 5; ++i) watch.Poll();
   EXPECT_THAT(h.refused, ElementsAre("bad"));
+  EXPECT_TRUE(watch.is_behind());
   h.file = absl::NotFoundError("gone");
   for (int i = 0; i < 5; ++i) watch.Poll();
   EXPECT_THAT(h.refused, ElementsAre("bad", "gone"));
   h.file = "first";  // As before: there is nothing to take, and the next refusal is news.
   for (int i = 0; i < 2; ++i) watch.Poll();
+  EXPECT_FALSE(watch.is_behind());
   h.file = absl::NotFoundError("gone");
   watch.Poll();
+  EXPECT_TRUE(watch.is_behind());
   EXPECT_THAT(h.refused, ElementsAre("bad", "gone", "gone"));
   EXPECT_THAT(h.taken, ElementsAre());
 }

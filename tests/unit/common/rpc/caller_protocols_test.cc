@@ -1,5 +1,6 @@
 #include "common/rpc/caller_protocols.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,25 @@ TEST(CallerProtocolsTest, TheLastOnesAreKeptAndNoMore) {
   EXPECT_EQ(callers.Of(connection(0)), 1);
   EXPECT_EQ(callers.Of(connection(1)), kProtocolVersion);
   EXPECT_EQ(callers.Of(connection(kKeptCallers)), 1);
+}
+
+TEST(CallerProtocolsTest, WhoCannotCarryTheAddressesOfAllRanksIsRefused) {
+  std::vector<DataRank> ranks;
+  for (int32_t i = 0; i < 8; ++i) {
+    ranks.push_back({.endpoint = absl::StrCat("rail", i, ".node-17.cluster.example.com:7001"),
+                     .heads = {i, 1}});
+  }
+  const CallerProtocols long_names(ranks);
+  for (const int32_t before : {1, 2}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(long_names.Check(before)));
+    EXPECT_THAT(long_names.Check(before).message(), testing::HasSubstr("--advertise-data-address"));
+  }
+  for (const int32_t others : {0, 3, kProtocolVersion}) {
+    EXPECT_TRUE(long_names.Check(others).ok()) << others;
+  }
+  EXPECT_TRUE(CallerProtocols().Check(1).ok());
+  for (DataRank& rank : ranks) rank.endpoint = "10.0.0.1:7001";
+  EXPECT_TRUE(CallerProtocols(ranks).Check(1).ok());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ TEST(TlsMetricsTest, TellWhenTheCertificateEndsAndThatNoneWasRefused) {
   EXPECT_THAT(text, HasSubstr(absl::StrCat("baton_tls_not_after_seconds ",
                                            party.tls->current()->not_after_s, "\n")));
   EXPECT_THAT(text, HasSubstr("baton_tls_generations_refused_total 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tls_files_refused 0\n"));
   // Those of the whole process, of other tests too.
   const FailedHandshakes& failed = CountFailedHandshakes();
   for (const auto& [reason, count] : {std::pair{"identity", int64_t{0}},

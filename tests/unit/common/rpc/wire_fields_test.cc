@@ -67,6 +67,42 @@ TEST(WireFieldsTest, RanksGoThroughARouterThatKnowsOneEndpoint) {
   }
 }
 
+// Eight ranks on hosts of so many names, one after the other.
+DataRanks OnHosts(const std::vector<std::string>& hosts) {
+  DataRanks cut = Cut(8, 8);
+  for (int i = 0; i < 8; ++i) {
+    cut[i].set_endpoint(absl::StrCat(hosts[i % hosts.size()], ":", 7001 + i));
+  }
+  return cut;
+}
+
+TEST(WireFieldsTest, AHostThatWouldBeToldTooOftenForOneEndpointIsToldOnce) {
+  const std::string name(63, 'd');
+  for (const auto& hosts : {std::vector<std::string>{name}, {std::string(207, 'd')}, {"[::1]"}}) {
+    const DataRanks cut = OnHosts(hosts);
+    const std::string told = WriteEndpoint(cut);
+    EXPECT_LE(told.size(), kMaxLabelBytes);
+    const auto ranks = ReadEndpoint("handoff.endpoint", told);
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    ExpectSame(*ranks, cut);
+    EXPECT_TRUE(FitsOneEndpoint(*ranks));
+  }
+  EXPECT_EQ(WriteEndpoint(OnHosts({name})),
+            absl::StrCat("8@", name, ":7001,:7002,:7003,:7004,:7005,:7006,:7007,:7008"));
+  // Prefill workers of protocol 3 know no other form.
+  EXPECT_EQ(WriteEndpoint(Cut(2, 8)), "8@d:0,d:1");
+}
+
+TEST(WireFieldsTest, NamesThatDoNotFitIntoOneEndpointAreSeen) {
+  const std::string name(40, 'd');
+  for (const auto& hosts :
+       {std::vector<std::string>{name + "0", name + "1"}, {std::string(208, 'd')}}) {
+    const auto ranks = ReadRanks("ranks", OnHosts(hosts));
+    ASSERT_TRUE(ranks.ok()) << ranks.status();
+    EXPECT_FALSE(FitsOneEndpoint(*ranks));
+  }
+}
+
 TEST(WireFieldsTest, AnEndpointThatNoDecodeWorkerToldIsRefused) {
   for (const char* endpoint :
        {"d:0", "@d:0", "8@", "0@d:0", "-8@d:0", "8@d:0,d:1,d:2", "3@d:0,d:1", "65537@d:0",

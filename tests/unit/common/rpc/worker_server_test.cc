@@ -170,6 +170,47 @@ TEST_F(WorkerServerTest, RoutersBeforeProtocol3LearnOneEndpointAndOthersBesideTh
   }
 }
 
+TEST_F(WorkerServerTest, RoutersBeforeProtocol3AreToldOfNoRanksByWhichTheyWouldPair) {
+  HelloInfo two_ranks = HelloOf(Role::kDecode, 7);
+  two_ranks.tp_size = 2;
+  FakeInbox<DecodeMail> inbox;
+  WorkerServer server({.hello = two_ranks, .status = [] { return WorkerStatus{}; }}, &inbox);
+  ASSERT_TRUE(server.Start().ok());
+  const auto stub = v1::Cluster::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", server.port()), grpc::InsecureChannelCredentials()));
+  for (const int32_t protocol : {0, 1, 2, 3, kProtocolVersion}) {
+    v1::HelloRequest hello;
+    hello.set_protocol_version(protocol);
+    grpc::ClientContext context;
+    v1::HelloResponse answer;
+    ASSERT_TRUE(stub->Hello(&context, hello, &answer).ok());
+    EXPECT_EQ(answer.tp_size(), protocol == 1 || protocol == 2 ? 1 : 2) << protocol;
+    EXPECT_TRUE(CheckSeal(answer).ok());
+  }
+}
+
+TEST_F(WorkerServerTest, RoutersThatCannotCarryItsAddressesAreRefusedAtHello) {
+  FakeInbox<DecodeMail> inbox;
+  WorkerServer server({.hello = HelloOf(Role::kDecode, 7),
+                       .data_ranks = {{std::string(130, 'a') + ":1", {0, 4}},
+                                      {std::string(130, 'b') + ":1", {4, 4}}},
+                       .status = [] { return WorkerStatus{}; }},
+                      &inbox);
+  ASSERT_TRUE(server.Start().ok());
+  const auto stub = v1::Cluster::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", server.port()), grpc::InsecureChannelCredentials()));
+  for (const auto& [protocol, code] :
+       {std::pair{1, grpc::StatusCode::FAILED_PRECONDITION},
+        std::pair{2, grpc::StatusCode::FAILED_PRECONDITION}, std::pair{3, grpc::StatusCode::OK},
+        std::pair{0, grpc::StatusCode::OK}}) {
+    v1::HelloRequest hello;
+    hello.set_protocol_version(protocol);
+    grpc::ClientContext context;
+    v1::HelloResponse answer;
+    EXPECT_EQ(stub->Hello(&context, hello, &answer).error_code(), code) << protocol;
+  }
+}
+
 TEST_F(WorkerServerTest, ARouterOfProtocol1GetsScoresWithTheFirstToken) {
   TestWorker worker(Role::kPrefill, 7);
   const auto channel = Channel(worker);

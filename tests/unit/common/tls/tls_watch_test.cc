@@ -63,12 +63,15 @@ TEST_F(TlsWatchTest, TakesANewEditionOnce) {
 TEST_F(TlsWatchTest, KeepsTheOldWhileTheNewDoesNotFitAndSaysSoOnce) {
   const auto watch = Watch();
   folder_.WriteOne("tls.key", second_.key_pem);
+  EXPECT_FALSE(watch->is_behind());
   for (int i = 0; i < 3; ++i) watch->Poll();
   EXPECT_THAT(refusals_, ElementsAre(HasSubstr("does not fit")));
+  EXPECT_TRUE(watch->is_behind());
   EXPECT_EQ(watch->current()->files, first_);
   folder_.Write(second_);
   watch->Poll();
   EXPECT_THAT(changes_, ElementsAre(second_));
+  EXPECT_FALSE(watch->is_behind());
   unlink(folder_.file("ca.crt").c_str());
   watch->Poll();
   EXPECT_EQ(refusals_.size(), 2u);
