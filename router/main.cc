@@ -15,7 +15,7 @@
 namespace {
 
 // Twice such a look apart, and it goes back: bursts that come again and again keep it.
-constexpr int64_t kMostIdleHeapBytes = int64_t{32} << 20;
+constexpr int64_t kMostIdleHeapMiB = 32;
 constexpr baton::Duration kHeapLook = std::chrono::seconds(10);
 
 }  // namespace
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   auto process = baton::RouterProcess::Start(config);
   if (!process.ok()) return baton::FailToStart("baton-router", process.status());
   const baton::LogThread log_thread;  // Errors of the start are in order with its log.
-  baton::IdleHeap heap(kMostIdleHeapBytes);
+  baton::IdleHeap heap(kMostIdleHeapMiB << 20);
   stop.Wait(kHeapLook, [&heap] { heap.Look(); });
   (*process)->Drain([&stop] { return stop.CameAgain(); });
   return 0;
