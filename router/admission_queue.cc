@@ -97,14 +97,23 @@ absl::Status AdmissionQueue::Admit(uint64_t request, const ValidRequest& body, T
   Request admitted{.size = SizeOf(body), .priority = body.priority, .cost = CostOf(body)};
   Size total = total_;
   total.Add(admitted.size, 1);
-  if (!Fits(total)) {
-    return TryLater("the router's queue is full; try again later",
-                      PredictedWait(body, now).value_or(Duration::zero()));
-  }
+  if (!Fits(total)) return FullFor(body, now);
   admitted.account = &counters_.Join(body.tenant, body.weight);
   Count(request, admitted, 1);
   live_.emplace(request, admitted);
   return absl::OkStatus();
+}
+
+// For others, room may be made.
+std::optional<AdmissionQueue::Full> AdmissionQueue::IsFull(Time now) {
+  if (total_.requests < options_.max_queued_requests || by_share_.empty()) return std::nullopt;
+  const std::string& largest = by_share_.rbegin()->second;
+  return Full{.tenant = largest, .status = FullFor({.tenant = largest}, now)};
+}
+
+absl::Status AdmissionQueue::FullFor(const ValidRequest& body, Time now) {
+  return TryLater("the router's queue is full; try again later",
+                  PredictedWait(body, now).value_or(Duration::zero()));
 }
 
 // Adds it to what waits, or takes it away.

@@ -32,6 +32,12 @@ class AdmissionQueue {
   // Where there is no room now: the request that goes for this one, the newest of the tenant that
   // fills most of the queue. Nothing if there is room, or if none goes for it.
   std::optional<uint64_t> GoesFor(const ValidRequest& body) const;
+  // Whose next request finds no room whatever it is, and what Admit would say.
+  struct Full {
+    std::string tenant;
+    absl::Status status;
+  };
+  std::optional<Full> IsFull(Time now);
   // Counts a request until the first of its sequences is taken, and as its tenant's until End.
   // RESOURCE_EXHAUSTED: there is no room now.
   absl::Status Admit(uint64_t request, const ValidRequest& body, Time now);
@@ -95,6 +101,7 @@ class AdmissionQueue {
   int64_t ShareOf(const Size& size, int32_t weight) const;
   int64_t CostOf(const ValidRequest& body) const;
   std::optional<Duration> PredictedWait(const ValidRequest& body, Time now);
+  absl::Status FullFor(const ValidRequest& body, Time now);
   void Count(uint64_t key, const Request& request, int64_t times);
   void Start(uint64_t request, Time now);
 

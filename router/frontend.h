@@ -63,6 +63,10 @@ class RouterFrontend {
   virtual absl::StatusOr<uint64_t> Submit(ValidRequest request,
                                           std::shared_ptr<ResponseSink> sink) = 0;
 
+  // RESOURCE_EXHAUSTED if the scheduler would refuse this tenant's next request whatever it is, as
+  // far as is known since its last turn.
+  virtual absl::Status CheckRoom(const std::string& /*tenant*/) const { return absl::OkStatus(); }
+
   // The client is gone. RequestEnded(CANCELLED) follows unless the request has ended. Idempotent.
   virtual void Cancel(uint64_t request) = 0;
 

@@ -427,7 +427,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   absl::StatusOr<GenerationRequest> ReadAllowed(const grpc::CallbackServerContext* context,
                                                 const v1::GenerateRequest& request) const {
     ASSIGN_OR_RETURN(const std::string tenant, Authorize(context));
-    RETURN_IF_ERROR(service_->CheckQuota(tenant));
+    RETURN_IF_ERROR(service_->CheckRoom(tenant));
     RETURN_IF_ERROR(service_->CheckModel(request.model()));
     ASSIGN_OR_RETURN(GenerationRequest read, ReadGenerateRequest(request));
     read.tenant = tenant;

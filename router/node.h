@@ -44,6 +44,7 @@ class RouterNode : public Node<RouterMail> {
 
   RouterView View() const;
   void Count(RouterView* view) const;  // Sets all of it but the workers.
+  std::optional<AdmissionQueue::Full> Full(Time now) { return queue_.IsFull(now); }
   const RouterCounters& counters() const { return counters_; }
   // No request is live and no call is open.
   bool idle() const { return requests_.empty(); }

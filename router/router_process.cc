@@ -217,7 +217,15 @@ void RouterProcess::WatchFiles() {
 
 // The API's paths need a key; health, readiness, version, metrics, status and audit do not.
 http::Decision RouterProcess::Authorize(const http::Request& head) const {
-  if (keys_ == nullptr) return {};
+  http::Decision decision = keys_ == nullptr ? http::Decision() : Authenticate(head);
+  const bool generates = head.path == "/v1/completions" || head.path == "/v1/chat/completions";
+  if (decision.refusal.has_value() || !generates || head.method != "POST") return decision;
+  const absl::Status room = generation_->CheckRoom(decision.principal);
+  if (!room.ok()) decision.refusal = ErrorResponse(room);
+  return decision;
+}
+
+http::Decision RouterProcess::Authenticate(const http::Request& head) const {
   // What they tell of the cluster is for this machine only; metrics are on the ops port too.
   const bool internal = head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
   if (internal && !IsLoopback(config_.host)) {
@@ -232,11 +240,6 @@ http::Decision RouterProcess::Authorize(const http::Request& head) const {
     http::Response refusal = ErrorResponse(WithErrorCode(tenant.status(), "invalid_api_key"));
     refusal.headers.push_back({"WWW-Authenticate", "Bearer"});
     return {.refusal = std::move(refusal)};
-  }
-  const bool generates = head.path == "/v1/completions" || head.path == "/v1/chat/completions";
-  if (absl::Status quota = generates ? generation_->CheckQuota(*tenant) : absl::OkStatus();
-      !quota.ok()) {
-    return {.refusal = ErrorResponse(quota)};
   }
   return {.principal = *std::move(tenant)};
 }

@@ -48,6 +48,7 @@ class RouterProcess {
   absl::Status Announce();
   OpenAiOptions ApiOptions();
   http::Decision Authorize(const http::Request& head) const;
+  http::Decision Authenticate(const http::Request& head) const;
 
   const RouterConfig config_;
   std::unique_ptr<ClusterTls> tls_;  // Null: plaintext, on loopback.

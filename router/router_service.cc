@@ -134,6 +134,12 @@ absl::StatusOr<uint64_t> RouterService::Submit(ValidRequest request,
   return absl::ResourceExhaustedError("the router is busy: try again in a second");
 }
 
+absl::Status RouterService::CheckRoom(const std::string& tenant) const {
+  absl::MutexLock lock(&mutex_);
+  if (!full_.has_value() || full_->tenant != tenant) return absl::OkStatus();
+  return full_->status;
+}
+
 void RouterService::Cancel(uint64_t request) { thread_.Post(ClientCancel{.request = request}); }
 
 void RouterService::StopChoice(uint64_t request, int32_t choice) {
@@ -215,8 +221,10 @@ bool RouterService::JoinWaiting(Listener& listener, ChoiceTokens& tokens) {
 // All that a turn says to clients goes to the thread that writes to them as one task.
 void RouterService::EndTurn(Time now) {
   bool begins = false;
+  std::optional<AdmissionQueue::Full> full = node_.Full(now);
   {
     absl::MutexLock lock(&mutex_);
+    full_.swap(full);
     if (!deliveries_.empty()) begins = !std::exchange(is_delivering_, true);
     if (begins) told_last_ = SteadyNow();
     counters_ = node_.counters();

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ class RouterService : public RouterFrontend {
 
   absl::StatusOr<uint64_t> Submit(ValidRequest request,
                                   std::shared_ptr<ResponseSink> sink) override;
+  absl::Status CheckRoom(const std::string& tenant) const override;
   void Cancel(uint64_t request) override;
   void StopChoice(uint64_t request, int32_t choice) override;
   RouterView View() const override;
@@ -102,6 +104,7 @@ class RouterService : public RouterFrontend {
   RouterView view_ ABSL_GUARDED_BY(mutex_);
   std::string numerics_id_ ABSL_GUARDED_BY(mutex_);  // Of view_.
   RouterCounters counters_ ABSL_GUARDED_BY(mutex_);
+  std::optional<AdmissionQueue::Full> full_ ABSL_GUARDED_BY(mutex_);
   struct Listener {
     std::shared_ptr<ResponseSink> sink;
     absl::InlinedVector<uint64_t, 1> last_tokens;  // By choice: the number of that delivery.

@@ -237,7 +237,11 @@ std::optional<Response> Connection::CheckHead(Request& head) {
   if (message.version() == 11 && message.count(beast_http::field::host) != 1) {
     return ErrorResponse(400, kInvalid, "The request needs exactly one Host header.");
   }
-  if (message.count(beast_http::field::transfer_encoding) > 0 && !parser_->chunked()) {
+  // What another reader may take for another coding. There was none before HTTP/1.1.
+  const auto num_codings = message.count(beast_http::field::transfer_encoding);
+  const std::string coding(message[beast_http::field::transfer_encoding]);
+  if (num_codings > 1 ||
+      (num_codings == 1 && (message.version() != 11 || !HeaderNameIs(coding, "chunked")))) {
     return ErrorResponse(400, kInvalid, "The only Transfer-Encoding supported is chunked.");
   }
   const bool any = target == "*" && head.method == "OPTIONS";

@@ -11,6 +11,11 @@
 #include "common/node/worker_mail.h"
 
 namespace baton {
+namespace {
+
+constexpr size_t kMostRoom = 4096;  // Pieces of mail for which there is room in a usual turn.
+
+}  // namespace
 
 template <typename Mail>
 NodeThread<Mail>::NodeThread(NodeThreadOptions options) : options_(std::move(options)) {}
@@ -76,6 +81,9 @@ Duration NodeThread<Mail>::InTurnFor(Time now) const {
 
 template <typename Mail>
 bool NodeThread<Mail>::WaitForMail(Time deadline, std::vector<Entry>* taken) {
+  // What a flood of mail took goes when it is over, of both lists, one turn after the other.
+  const bool is_over = taken->size() < taken->capacity() / 8;
+  if (taken->capacity() > kMostRoom && is_over) std::vector<Entry>().swap(*taken);
   const auto ready = [this] { return stopped_ || !mail_.empty(); };
   std::unique_lock lock(mutex_);
   if (deadline == kNever) {

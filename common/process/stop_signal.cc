@@ -1,6 +1,7 @@
 #include "common/process/stop_signal.h"
 
 #include <cerrno>
+#include <chrono>
 #include <ctime>
 
 namespace baton {
@@ -16,6 +17,15 @@ StopSignal::StopSignal() {
 void StopSignal::Wait() {
   int signal = 0;
   while (sigwait(&signals_, &signal) != 0) {
+  }
+}
+
+void StopSignal::Wait(Duration interval, absl::FunctionRef<void()> meanwhile) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(interval);
+  const timespec limit{.tv_sec = seconds.count(),
+                       .tv_nsec = std::chrono::nanoseconds(interval - seconds).count()};
+  while (sigtimedwait(&signals_, nullptr, &limit) < 0) {
+    if (errno == EAGAIN) meanwhile();
   }
 }
 

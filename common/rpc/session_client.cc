@@ -100,7 +100,7 @@ void SessionClient::OpenEntry(OpenCall* call, const Request& request, v1::CallAs
       asked.set_call(mine->number);
       output_.AddBulk(std::move(asked));
     } else {
-      ended_.push_back({.id = mine->id, .end = {.status = refused, .is_broken = over_}});
+      told_.push_back(Ended{.id = mine->id, .end = {.status = refused, .is_broken = over_}});
     }
   }
   Advance();
@@ -194,7 +194,7 @@ void SessionClient::Sweep() {
 
 void SessionClient::CloseEntry(uint64_t number, CallEvents::End end, bool tell) {
   const auto node = entries_.extract(number);
-  ended_.push_back({.id = node.mapped().id, .end = std::move(end)});
+  told_.push_back(Ended{.id = node.mapped().id, .end = std::move(end)});
   if (!tell || over_) return;
   if (output_.Withdraw(number, CutOpening)) return;
   v1::CallAsked asked;
@@ -204,8 +204,7 @@ void SessionClient::CloseEntry(uint64_t number, CallEvents::End end, bool tell) 
 }
 
 absl::Status SessionClient::TakeTold(const v1::CallTold& told,
-                                     const std::shared_ptr<const void>& held,
-                                     std::vector<RouterMail>& events) {
+                                     const std::shared_ptr<const void>& held) {
   if (told.call() == 0 || told.call() > last_number_) {
     return absl::DataLossError(absl::StrCat("call ", told.call(), " was not opened"));
   }
@@ -226,7 +225,7 @@ absl::Status SessionClient::TakeTold(const v1::CallTold& told,
   if (!event.ok()) {
     CloseEntry(told.call(), entry.events->EndOf({}), /*tell=*/true);
   } else if (event->has_value()) {
-    events.push_back(
+    told_.push_back(
         WorkerEventReceived{.call = entry.id, .event = **std::move(event), .held = held});
   }
   return absl::OkStatus();
@@ -244,12 +243,13 @@ absl::Status SessionClient::TakeMessage() {
       HoldIn(untaken_, kSpread * num_bytes + num_calls * int64_t{sizeof(RouterMail)});
   absl::Status taken;
   for (auto told = message.calls().begin(); taken.ok() && told != message.calls().end();) {
-    std::vector<RouterMail> events;
-    absl::MutexLock lock(&mutex_);  // Of some at a time: nobody waits for a long message.
-    for (int i = 0; taken.ok() && i < kMostAtOnce && told != message.calls().end(); ++i, ++told) {
-      taken = TakeTold(*told, held, events);
+    {
+      absl::MutexLock lock(&mutex_);  // Of some at a time: nobody waits for a long message.
+      for (int i = 0; taken.ok() && i < kMostAtOnce && told != message.calls().end(); ++i, ++told) {
+        taken = TakeTold(*told, held);
+      }
     }
-    if (!events.empty()) hooks_.on_events(std::move(events));  // Before the ends of these calls.
+    Tell();
   }
   memory_.untaken->EndLargest();
   return taken;
@@ -286,12 +286,10 @@ void SessionClient::OnWriteDone(bool ok) {
 }
 
 void SessionClient::Advance() {
-  std::vector<Ended> ended;
   std::optional<v1::ToWorker> message;
   bool lets_go = false;
   {
     absl::MutexLock lock(&mutex_);
-    ended.swap(ended_);
     if (!over_ && !writing_ && (!output_.empty() || says_alive_)) {
       message = output_.Next();
       says_alive_ = false;
@@ -303,8 +301,23 @@ void SessionClient::Advance() {
     sent_ = SealFrame(*message, key_);
     StartWrite(&sent_);
   }
-  for (Ended& one : ended) hooks_.on_closed(one.id, std::move(one.end));
+  Tell();
   if (lets_go) RemoveHold();
+}
+
+// What the node is told at once costs it one turn, and its thread one wake.
+void SessionClient::Tell() {
+  for (bool is_first = true;; is_first = false) {
+    std::vector<Told> told;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (is_first && telling_) return;
+      telling_ = !told_.empty();
+      if (!telling_) return;
+      told.swap(told_);
+    }
+    hooks_.on_told(std::move(told));
+  }
 }
 
 void SessionClient::OnDone(const grpc::Status& status) {
@@ -316,6 +329,10 @@ void SessionClient::OnDone(const grpc::Status& status) {
     over_ = true;
     context = std::move(context_);
     why = ReasonIn(*context).empty() ? why_ : status.error_message().substr(0, kMostEndBytes);
+  }
+  hooks_.on_over(why);  // First, or the ends of its calls speak for it.
+  {
+    absl::MutexLock lock(&mutex_);
     const PeerEnd lost{.code = absl::StatusCode::kUnavailable};
     while (!entries_.empty()) {
       const auto& [number, entry] = *entries_.begin();
@@ -323,7 +340,6 @@ void SessionClient::OnDone(const grpc::Status& status) {
     }
     output_.Clear();
   }
-  hooks_.on_over(why);  // First, or the ends of its calls speak for it.
   Advance();
   context.reset();
   const std::function<void()> on_released = hooks_.on_released;

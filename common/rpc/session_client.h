@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -33,12 +34,15 @@ namespace baton {
 class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::SessionFrame>,
                       public std::enable_shared_from_this<SessionClient> {
  public:
+  struct Ended {
+    CallId id = 0;
+    CallEvents::End end;
+  };
+  using Told = std::variant<WorkerEventReceived, Ended>;
   struct Hooks {
-    // WorkerEventReceived, of calls that are open, in order; those that came together. From within,
-    // so it may not call the session.
-    std::function<void(std::vector<RouterMail> events)> on_events;
-    // Once for each call, nothing of it after that.
-    std::function<void(CallId call, CallEvents::End end)> on_closed;
+    // What has come of calls, each with one end, after which nothing of it comes; of those that
+    // have come together one vector. In order: from any thread, but from one at a time.
+    std::function<void(std::vector<Told> told)> on_told;
     // The session has ended; `why` is the worker's own word, or what this end found wrong; empty if
     // neither.
     std::function<void(const std::string& why)> on_over;
@@ -92,10 +96,6 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
     Time deadline{};
     std::unique_ptr<CallEvents> events;
   };
-  struct Ended {
-    CallId id = 0;
-    CallEvents::End end;
-  };
 
   template <typename Request>
   void OpenEntry(OpenCall* call, const Request& request, v1::CallAsked asked);
@@ -104,13 +104,14 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   void Drop(Call* call, bool is_given_up);
   absl::Status TakeMessage();
   // `held`: counts what the message's mail takes.
-  absl::Status TakeTold(const v1::CallTold& told, const std::shared_ptr<const void>& held,
-                        std::vector<RouterMail>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeTold(const v1::CallTold& told, const std::shared_ptr<const void>& held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseEntry(uint64_t number, CallEvents::End end, bool tell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Outside the lock: starts the next write if there is one and none is on its way, and says what
-  // has ended.
+  // Outside the lock: starts the next write if there is one and none is on its way, and tells what
+  // is to be told.
   void Advance();
+  void Tell();
 
   const WireLimits limits_;
   const Hooks hooks_;
@@ -126,7 +127,8 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   bool says_alive_ ABSL_GUARDED_BY(mutex_) = false;  // If nothing else is to be said.
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // By number.
-  std::vector<Ended> ended_ ABSL_GUARDED_BY(mutex_);                      // Not told yet.
+  std::vector<Told> told_ ABSL_GUARDED_BY(mutex_);                        // Not told yet.
+  bool telling_ ABSL_GUARDED_BY(mutex_) = false;  // A thread is at it, and tells the rest too.
   SessionOutput<v1::ToWorker, v1::CallAsked> output_ ABSL_GUARDED_BY(mutex_);
   Silence silence_;
   std::atomic<bool> has_heard_ = false;

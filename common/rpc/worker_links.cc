@@ -242,7 +242,10 @@ class WorkerLinks::Impl {
         std::move(proto), limits, MaxOutputs(request),
         typename Call::Hooks{
             .on_event = [this, id](WorkerEvent event) { MailEvent(id, std::move(event)); },
-            .on_closed = [this, id](CallEvents::End end) { Closed(id, std::move(end)); },
+            .on_closed =
+                [this, id](CallEvents::End end) {
+                  MailAll({SessionClient::Ended{.id = id, .end = std::move(end)}});
+                },
             .on_released = [this] { Release(); }});
   }
 
@@ -254,13 +257,10 @@ class WorkerLinks::Impl {
     ++active_;
     return std::make_shared<SessionClient>(
         limits,
-        SessionClient::Hooks{
-            .on_events =
-                [this](std::vector<RouterMail> events) { inbox_->PostAll(std::move(events)); },
-            .on_closed = [this](CallId id, CallEvents::End end) { Closed(id, std::move(end)); },
-            .on_over = std::move(on_over),
-            .node_lives = [this] { return NodeLives(options_.in_turn_for); },
-            .on_released = [this] { Release(); }},
+        SessionClient::Hooks{.on_told = [this](auto told) { MailAll(std::move(told)); },
+                             .on_over = std::move(on_over),
+                             .node_lives = [this] { return NodeLives(options_.in_turn_for); },
+                             .on_released = [this] { Release(); }},
         session_memory_);
   }
 
@@ -294,25 +294,49 @@ class WorkerLinks::Impl {
     if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
   }
 
-  void Closed(CallId id, CallEvents::End end) {
+  // What came together goes to the node together.
+  void MailAll(std::vector<SessionClient::Told> told) {
+    std::vector<RouterMail> mail;
+    std::vector<int32_t> workers_of_ended;
+    mail.reserve(told.size());
+    for (SessionClient::Told& one : told) {
+      if (auto* const ended = std::get_if<SessionClient::Ended>(&one)) {
+        if (const auto worker = Close(*ended, mail)) workers_of_ended.push_back(*worker);
+      } else {
+        mail.push_back(std::get<WorkerEventReceived>(std::move(one)));
+      }
+    }
+    if (!IsStopped()) inbox_->PostAll(std::move(mail));  // Who is woken by it may want the lock.
+    if (workers_of_ended.empty()) return;
+    absl::MutexLock lock(&mutex_);
+    // Last: from here on the index may go to another.
+    for (const int32_t worker : workers_of_ended) --slots_[worker].num_calls;
+  }
+
+  bool IsStopped() {
+    absl::MutexLock lock(&mutex_);
+    return stopped_;
+  }
+
+  // Of a call that was open: its worker, which has one call less when all of `mail` is posted.
+  std::optional<int32_t> Close(SessionClient::Ended& ended, std::vector<RouterMail>& mail) {
     Entry entry;
     {
       absl::MutexLock lock(&mutex_);
-      const auto node = calls_.extract(id);
-      if (node.empty()) return;
+      const auto node = calls_.extract(ended.id);
+      if (node.empty()) return std::nullopt;
       entry = node.mapped();
     }
-    if (end.is_broken) entry.link->Distrust(entry.peer.stubs.get());
+    if (ended.end.is_broken) entry.link->Distrust(entry.peer.stubs.get());
     // It was ended with its connection, which was replaced: that says nothing of the worker.
-    CallClosed closed{.call = id, .status = std::move(end.status)};
+    CallClosed closed{.call = ended.id, .status = std::move(ended.end.status)};
     if ((absl::IsUnavailable(closed.status) || absl::IsCancelled(closed.status)) &&
         entry.link->IsExpiring(entry.peer.stubs.get())) {
       closed.status = absl::AbortedError("the connection to the worker was replaced");
       closed.is_replaced = true;
     }
-    absl::MutexLock lock(&mutex_);
-    if (!stopped_) inbox_->Post(std::move(closed));
-    --slots_[entry.worker].num_calls;  // Last: from here on the index may go to another.
+    mail.push_back(std::move(closed));
+    return entry.worker;
   }
 
   std::shared_ptr<WorkerLink> LinkOf(int32_t worker) {

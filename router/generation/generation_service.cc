@@ -95,13 +95,17 @@ GenerationService::GenerationService(GenerationServiceOptions options,
       budget_(std::make_shared<AnswerBudget>(options_.limits.max_answer_bytes)),
       random_(options_.random_seed) {}
 
-absl::Status GenerationService::CheckQuota(const std::string& tenant) const {
-  return quotas_->Check(tenant, QuotaNow());
+absl::Status GenerationService::CheckRoom(const std::string& tenant) const {
+  RETURN_IF_ERROR(quotas_->Check(tenant, QuotaNow()));
+  absl::Status room = frontend_->CheckRoom(tenant);
+  // It ends as if the node had refused it.
+  if (!room.ok() && options_.observer != nullptr) options_.observer->OnRequestEnd(room, {}, {});
+  return room;
 }
 
 absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request, options_.limits, has_tokenizer()));
-  RETURN_IF_ERROR(CheckQuota(request.tenant));
+  RETURN_IF_ERROR(CheckRoom(request.tenant));
   PreparedGeneration prepared;
   std::vector<std::vector<int32_t>> prompts;
   prompts.reserve(request.prompts.size());

@@ -134,8 +134,8 @@ class GenerationService {
                     RouterFrontend* frontend);
 
   // Before anything of a request is read: RESOURCE_EXHAUSTED if its tenant has no room in its quota
-  // for any. What it is worth, Start says.
-  absl::Status CheckQuota(const std::string& tenant) const;
+  // for any, or none in a queue that is full. What it is worth, Start says.
+  absl::Status CheckRoom(const std::string& tenant) const;
 
   // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field. RESOURCE_EXHAUSTED when
   // answers hold all they may, before anything more is made for this one, and when the tenant's

@@ -54,7 +54,7 @@ class IncrementalDecoder {
   std::unique_ptr<void, Free> decoder_;
 };
 
-// Of the tokens of chunks of text (8 KiB) that were encoded lately; a cache of at most 24 MiB.
+// Of the tokens of chunks of text (8 KiB) that were encoded lately; a cache of at most 12 MiB.
 struct TextCacheInfo {
   int64_t hits = 0;
   int64_t misses = 0;

@@ -138,6 +138,18 @@ TEST_F(AdmissionQueueTest, TheNewestOfWhoFillsTheQueueGoesForAnother) {
   EXPECT_EQ(queue_.GoesFor(Body(1, 1, 1, "other")), std::nullopt) << "it would fill as much";
 }
 
+TEST_F(AdmissionQueueTest, WhoHasMostOfAFullQueueIsToldBeforeItAsks) {
+  Fill(1, 2, "flood");
+  EXPECT_FALSE(queue_.IsFull(now_).has_value()) << "there is room";
+  Fill(3, 1, "other");
+  const auto full = queue_.IsFull(now_);
+  ASSERT_TRUE(full.has_value());
+  EXPECT_EQ(full->tenant, "flood") << "for others one of its requests goes";
+  EXPECT_EQ(full->status, Admit(4, Body(1, 1, 1, "flood")));
+  queue_.End(2);
+  EXPECT_FALSE(queue_.IsFull(now_).has_value());
+}
+
 TEST_F(AdmissionQueueTest, ATenantsPartOfTheQueueGoesByItsWeight) {
   ValidRequest heavy = Body(1, 1, 1, "heavy");
   heavy.weight = 2;

@@ -49,6 +49,25 @@ TEST(RouterServiceTest, IsNotAliveWhileATurnOfItsNodeDoesNotEnd) {
   service.Stop();
 }
 
+TEST(RouterServiceTest, WhoFillsTheQueueIsRefusedBeforeItsNextRequestUntilOneHasGone) {
+  RouterService service(
+      {.node = {.max_queued_requests = 1},
+       .workers = {{Role::kPrefill, "127.0.0.1:1"}, {Role::kDecode, "127.0.0.1:2"}}},
+      Policy());
+  service.Start({});
+  EXPECT_TRUE(service.CheckRoom("").ok());
+  const auto sink = std::make_shared<NotingSink>();
+  const auto request = service.Submit(Request(), sink);
+  ASSERT_TRUE(request.ok());
+  while (service.CheckRoom("").ok()) {
+  }
+  EXPECT_TRUE(service.CheckRoom("another").ok());
+  service.Cancel(*request);
+  while (!service.CheckRoom("").ok()) {
+  }
+  service.Stop();
+}
+
 TEST(RouterServiceTest, IsNotReadyWhileItsNodeStandsStillWhateverWasProven) {
   TestWorker prefill(Role::kPrefill, 7);
   TestWorker decode(Role::kDecode, 8);

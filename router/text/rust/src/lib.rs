@@ -11,3 +11,4 @@ mod model_files;
 mod parts;
 mod stream;
 mod template;
+mod token_texts;

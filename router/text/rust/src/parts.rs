@@ -11,6 +11,7 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::Tokenizer;
 
 use crate::chunk_cache::{CacheCounts, ChunkCache};
+use crate::token_texts::TokenTexts;
 
 /// Of Llama 3, Qwen 2 and Mistral Nemo; that of GPT-2 is built into ByteLevel. Each matches any
 /// text without a gap; none looks back. A match that holds a visible character goes on neither with
@@ -58,7 +59,8 @@ impl Parts {
                 known.insert(part.into_boxed_slice(), *id);
             }
         }
-        Some(Parts { known, before, after, cache: ChunkCache::default() })
+        let cache = ChunkCache::new(TokenTexts::new(tokenizer, bytes_of));
+        Some(Parts { known, before, after, cache })
     }
 
     pub fn encode(
@@ -74,13 +76,10 @@ impl Parts {
         let mut rest = text;
         while rest.len() > CHUNK_BYTES {
             let (chunk, behind) = rest.split_at(next_cut(rest.as_bytes(), CHUNK_BYTES - 1));
-            match self.cache.find(chunk) {
-                Some(found) => ids.extend_from_slice(&found),
-                None => {
-                    let start = ids.len();
-                    self.encode_chunk(tokenizer, chunk, &mut ids)?;
-                    self.cache.insert(chunk, &ids[start..]);
-                }
+            if !self.cache.find(chunk, &mut ids) {
+                let start = ids.len();
+                self.encode_chunk(tokenizer, chunk, &mut ids)?;
+                self.cache.insert(chunk, &ids[start..]);
             }
             rest = behind;
         }

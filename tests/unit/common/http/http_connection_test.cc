@@ -119,6 +119,10 @@ TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
         std::string("Host: a\r\nContent-Length: 5\r\nContent-Length: 4\r\n\r\nhello"),
         std::string("Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
         std::string("Host: a\r\nTransfer-Encoding: gzip\r\n\r\nhello"),
+        std::string("Host: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+        std::string("Host: a\r\nTransfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n"),
+        std::string("Host: a\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n"
+                    "\r\n0\r\n\r\n"),
         std::string("Host : a\r\nContent-Length: 5\r\n\r\nhello"),
         std::string("Host: a\r\nContent-Length: +5\r\n\r\nhello")}) {
     TestClient client(server->port());
@@ -127,6 +131,16 @@ TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
     EXPECT_EQ(response.status, 400) << headers;
     EXPECT_EQ(response.Header("Connection"), "close") << headers;
   }
+}
+
+TEST(HttpConnectionTest, OldClientsSendNoChunks) {
+  const auto server = StartServer();
+  TestClient client(server->port());
+  client.Send(
+      "POST /echo HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "2\r\nhi\r\n0\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 400);
+  EXPECT_TRUE(client.AtEnd());
 }
 
 TEST(HttpConnectionTest, WhatComesBehindARefusedRequestIsNoRequest) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,10 @@
 #include <vector>
 
 #include "common/node/worker_mail.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include <sanitizer/allocator_interface.h>
+#endif
 
 namespace baton {
 namespace {
@@ -109,6 +114,41 @@ TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
   EXPECT_THAT(node.calls, ElementsAre(1, 2, 3));
   ASSERT_FALSE(node.handled_at_step.empty());
   EXPECT_EQ(node.handled_at_step.front(), 3);
+}
+
+// Of the process.
+int64_t AllocatedBytes() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
+#else
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+#endif
+}
+
+TEST(NodeThreadTest, AFloodOfMailLeavesNoRoomBehind) {
+  constexpr CallId kFlood = 100'000;
+  RecordingNode node;
+  node.calls.reserve(kFlood + 2);
+  NodeThread<DecodeMail> thread({});
+  const int64_t before = AllocatedBytes();
+  for (CallId call = 1; call <= kFlood; ++call) thread.Post(CallBroken{.call = call});
+  const int64_t flood = AllocatedBytes() - before;
+  EXPECT_GT(flood, int64_t{kFlood} * static_cast<int64_t>(sizeof(DecodeMail)));
+  Signal all, one_more, another;
+  thread.Start(&node, [&](Time) {
+    (node.calls.size() == kFlood       ? all
+     : node.calls.size() == kFlood + 1 ? one_more
+                                       : another)
+        .Set();
+  });
+  all.Wait();
+  thread.Post(CallBroken{.call = 0});
+  one_more.Wait();
+  thread.Post(CallBroken{.call = 0});
+  another.Wait();
+  thread.Stop();
+  EXPECT_LT(AllocatedBytes() - before, flood / 10);
 }
 
 TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 
@@ -17,6 +18,16 @@ TEST(StopSignalTest, WaitReturnsForASignalThatCameBeforeAndNoticesAnother) {
   EXPECT_FALSE(stop.CameAgain());
   ASSERT_EQ(kill(getpid(), SIGINT), 0);
   EXPECT_TRUE(stop.CameAgain());
+  EXPECT_FALSE(stop.CameAgain());
+}
+
+TEST(StopSignalTest, WhoWaitsDoesSomethingElseUntilItHasCome) {
+  StopSignal stop;
+  int times = 0;
+  stop.Wait(std::chrono::milliseconds(1), [&times] {
+    if (++times == 3) kill(getpid(), SIGTERM);
+  });
+  EXPECT_EQ(times, 3);
   EXPECT_FALSE(stop.CameAgain());
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -28,6 +30,17 @@ class FakeInbox : public Inbox<Mail> {
   void Post(Mail mail) override {
     absl::MutexLock lock(&mutex_);
     mail_.push_back(std::move(mail));
+  }
+
+  void PostAll(std::vector<Mail> mail) override {
+    absl::MutexLock lock(&mutex_);
+    largest_post_ = std::max(largest_post_, mail.size());
+    for (Mail& one : mail) mail_.push_back(std::move(one));
+  }
+  // Pieces of mail that were posted together, at most.
+  size_t largest_post() {
+    absl::MutexLock lock(&mutex_);
+    return largest_post_;
   }
 
   // Waits for the next mail of type T, leaving other mail in place.
@@ -80,6 +93,7 @@ class FakeInbox : public Inbox<Mail> {
   const bool full_;
   absl::Mutex mutex_;
   std::deque<Mail> mail_ ABSL_GUARDED_BY(mutex_);
+  size_t largest_post_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // For a worker of either kind.

@@ -74,7 +74,7 @@ struct TwoCalls {
   TestRouter router;
 };
 
-TEST(SessionClientTest, EventsOfAllCallsComeInOneMessage) {
+TEST(SessionClientTest, EventsAndEndsOfAllCallsComeInOneMessageAndGoToTheNodeTogether) {
   TwoCalls calls([](WorkersEnd& end) {
     v1::ToRouter message;
     for (const uint64_t call : {2, 1, 2}) *message.add_calls() = Tokens(call, 10 + call);
@@ -90,6 +90,7 @@ TEST(SessionClientTest, EventsOfAllCallsComeInOneMessage) {
   ASSERT_TRUE(closed.has_value());
   EXPECT_EQ(closed->call, 12);
   EXPECT_TRUE(closed->status.ok());
+  EXPECT_EQ(calls.router.inbox.largest_post(), 4u);
 }
 
 TEST(SessionClientTest, ADamagedMessageEndsAllCallsAndTheConnection) {
@@ -209,12 +210,15 @@ TEST(SessionClientTest, ASessionThatEndsWithoutCallsTakesItsConnectionAlong) {
 
 // A session without a connection, and what it says of its calls.
 struct LoneSession {
-  std::vector<std::pair<CallId, CallEvents::End>> ends;
+  std::vector<SessionClient::Ended> ends;
   const std::shared_ptr<SessionClient> session = std::make_shared<SessionClient>(
       kLimits,
-      SessionClient::Hooks{
-          .on_closed = [this](CallId id,
-                              CallEvents::End end) { ends.emplace_back(id, std::move(end)); }},
+      SessionClient::Hooks{.on_told =
+                               [this](std::vector<SessionClient::Told> told) {
+                                 for (auto& one : told) {
+                                   ends.push_back(std::get<SessionClient::Ended>(std::move(one)));
+                                 }
+                               }},
       SessionClient::Memory{.unsent = std::make_shared<SessionMemory>(kMostUnsentBytes),
                             .untaken = std::make_shared<SessionMemory>(kMostUntakenBytes)});
 };
@@ -226,9 +230,9 @@ TEST(SessionClientTest, ACallOfASessionThatIsOverSpeaksAgainstTheConnection) {
   const auto call = lone.session->MakeCall(7);
   lone.session->Open(call.get(), SampleDecode());
   ASSERT_EQ(lone.ends.size(), 1u);
-  EXPECT_EQ(lone.ends[0].first, 7);
-  EXPECT_TRUE(absl::IsUnavailable(lone.ends[0].second.status));
-  EXPECT_TRUE(lone.ends[0].second.is_broken);
+  EXPECT_EQ(lone.ends[0].id, 7);
+  EXPECT_TRUE(absl::IsUnavailable(lone.ends[0].end.status));
+  EXPECT_TRUE(lone.ends[0].end.is_broken);
 }
 
 TEST(SessionClientTest, ACallThatIsCancelledBeforeItIsOpenIsNotOpened) {
@@ -239,7 +243,7 @@ TEST(SessionClientTest, ACallThatIsCancelledBeforeItIsOpenIsNotOpened) {
   lone.session->Open(call.get(), SamplePrefill());
   call->Cancel();
   ASSERT_EQ(lone.ends.size(), 1u);
-  EXPECT_TRUE(absl::IsCancelled(lone.ends[0].second.status)) << lone.ends[0].second.status;
+  EXPECT_TRUE(absl::IsCancelled(lone.ends[0].end.status)) << lone.ends[0].end.status;
 }
 
 TEST(SessionClientTest, AWorkersOwnEndOfACallSaysNothingAgainstTheConnection) {

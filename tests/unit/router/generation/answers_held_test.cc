@@ -229,7 +229,7 @@ TEST(AnswersHeldTest, TokensThatWaitForThoseOfTheirPromptCountToo) {
   while (!runs[1].sink->ended && num_tokens < 10'000) say(2);
   ASSERT_TRUE(runs[1].sink->ended);
   EXPECT_TRUE(absl::IsResourceExhausted(runs[1].sink->status)) << runs[1].sink->status;
-  EXPECT_TRUE(IsQuotaExceeded(service.CheckQuota("a"))) << "it was computed, so it is no refusal";
+  EXPECT_TRUE(IsQuotaExceeded(service.CheckRoom("a"))) << "it was computed, so it is no refusal";
 }
 
 TEST(AnswersHeldTest, ATenantLeavesOthersAsMuchAsItTakes) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -134,6 +135,9 @@ class FakeFrontend : public RouterFrontend {
     if (script_) script_(key, request, *sink);
     return key;
   }
+  absl::Status CheckRoom(const std::string& tenant) const override {
+    return tenant == full_for ? absl::ResourceExhaustedError("full") : absl::OkStatus();
+  }
   void Cancel(uint64_t request) override {
     std::shared_ptr<ResponseSink> sink;
     {
@@ -186,6 +190,7 @@ class FakeFrontend : public RouterFrontend {
     return mutex_.AwaitWithTimeout(absl::Condition(&seen), absl::Seconds(20));
   }
 
+  std::optional<std::string> full_for;
   absl::Status submit_status;
   bool alive = true;
   bool ready = true;

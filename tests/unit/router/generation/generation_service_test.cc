@@ -307,6 +307,30 @@ TEST(GenerationServiceTest, NoTextIsTokenizedForATenantWithoutQuota) {
   EXPECT_EQ(tokenizer->num_texts, 1);
 }
 
+TEST(GenerationServiceTest, NoTextIsTokenizedForWhomTheQueueIsFullAndItsEndIsCounted) {
+  struct Observer : GenerationObserver {
+    void OnFirstToken(Duration) override {}
+    void OnNextToken(Duration) override {}
+    void OnRequestEnd(const absl::Status& status, Duration, const Usage&) override {
+      num_refused += absl::IsResourceExhausted(status) ? 1 : 0;
+    }
+    int num_refused = 0;
+  } observer;
+  FakeFrontend frontend;
+  frontend.full_for = "a";
+  GenerationServiceOptions options = Options();
+  options.observer = &observer;
+  const auto tokenizer = std::make_shared<CountingTokenizer>();
+  GenerationService service(std::move(options), tokenizer, &frontend);
+  GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
+  EXPECT_TRUE(absl::IsResourceExhausted(service.CheckRoom("a")));
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(service, request)));
+  EXPECT_EQ(tokenizer->num_texts, 0);
+  EXPECT_EQ(observer.num_refused, 2);
+  request.tenant = "b";
+  EXPECT_TRUE(StatusOf(service, request).ok());
+}
+
 TEST(GenerationServiceTest, ShowsOnlyTheBeginningOfAModelsName) {
   FakeFrontend frontend;
   GenerationService service(Options(), nullptr, &frontend);

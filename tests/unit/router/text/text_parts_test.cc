@@ -316,8 +316,32 @@ TEST(TextCacheTest, ShortTextsAreNotKept) {
   EXPECT_EQ(codec->cache_info().bytes, 0);
 }
 
+// Its tokens are those of another text with fewer characters.
+TEST(TextCacheTest, ATextThatItsTokensDoNotSpellIsNotKept) {
+  Json tokenizer = MergingTokenizer();
+  tokenizer["normalizer"] = {{"type", "NFC"}};
+  const auto codec = LoadJson(tokenizer);
+  ASSERT_TRUE(codec->has_parts());
+  const std::string spelled = NumberedText(0, 100);
+  const std::string accents = spelled + " e\u0301" + spelled;
+  for (int i = 0; i < 2; ++i) ExpectSameAsWhole(*codec, tokenizer, accents);
+  const TextCacheInfo info = codec->cache_info();
+  EXPECT_GT(info.hits, 0);                // Of the chunks beside that one,
+  EXPECT_EQ(info.misses, info.hits + 2);  // which was looked for twice.
+}
+
+TEST(TextCacheTest, ATextWithAddedTokensIsKept) {
+  for (const char* content : {"<x>", "LOR", "the"}) {
+    const Json tokenizer = WithAddedToken(MergingTokenizer(), content);
+    const auto codec = LoadJson(tokenizer);
+    const std::string text = NumberedText(0, 60) + content + NumberedText(60, 60);
+    for (int i = 0; i < 2; ++i) ExpectSameAsWhole(*codec, tokenizer, text);
+    EXPECT_EQ(codec->cache_info().hits, codec->cache_info().misses) << content;
+  }
+}
+
 TEST(TextCacheTest, WhatIsNotAskedForAgainGoesAndWhatIsStays) {
-  constexpr int64_t kMaxBytes = int64_t{24} << 20;
+  constexpr int64_t kMaxBytes = int64_t{12} << 20;
   const auto codec = LoadJson(MergingTokenizer());
   const std::string kept = NumberedText(0, 100);
   ASSERT_TRUE(codec->Encode(kept, false).ok());
