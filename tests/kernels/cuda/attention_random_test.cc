@@ -38,6 +38,16 @@ class RandomCall {
   }
 
   const AttentionShapes& shape() const { return s_; }
+  std::string Name() const {
+    std::string name = gpu + ", " + std::to_string(s_.heads) + " heads by " +
+                       std::to_string(s_.kv_heads) + " of " + std::to_string(s_.dim) + " in " +
+                       std::string(ToString(s_.compute)) + ", cache " +
+                       std::string(ToString(s_.kv)) + " by " + std::to_string(s_.block_size) + ":";
+    for (const auto& [queries, keys] : s_.sequences) {
+      name += " " + std::to_string(queries) + "/" + std::to_string(keys);
+    }
+    return name;
+  }
 
   RunOptions options;
   std::string gpu;
@@ -53,7 +63,7 @@ class RandomCall {
     if (Chance(25)) o.softcap = Chance(50) ? 2 : 30;
     if (Chance(40)) o.window_left = static_cast<int32_t>(NearAnEdge(700));
     if (Chance(15)) o.window_right = static_cast<int32_t>(Below(70));
-    if (Chance(15)) o.local_chunk = static_cast<int32_t>(1 + NearAnEdge(600));
+    if (o.causal && Chance(20)) o.local_chunk = static_cast<int32_t>(1 + NearAnEdge(600));
   }
 
   // Of steps, partials and blocks, or anywhere.
@@ -121,8 +131,9 @@ class RandomAttentionTest : public DeviceTest, public testing::WithParamInterfac
 TEST_P(RandomAttentionTest, IsAccurateAndHasTheSameBitsInEveryForm) {
   const uint64_t first = FirstFuzzSeed(), cases = FuzzCasesOrNightly(6, 150);
   for (uint64_t seed = first; seed < first + cases; ++seed) {
-    SCOPED_TRACE("BATON_FUZZ_SEED=" + std::to_string(seed));
-    Try(RandomCall(seed, GetParam()), seed);
+    const RandomCall call(seed, GetParam());
+    SCOPED_TRACE("BATON_FUZZ_SEED=" + std::to_string(seed) + ": " + call.Name());
+    Try(call, seed);
     if (HasFailure()) return;
   }
 }
