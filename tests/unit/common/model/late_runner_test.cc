@@ -242,6 +242,24 @@ TEST(LateRunnerTest, ALayerIsReportedWhenItsKvIsInTheCache) {
   }
 }
 
+// Not only when all of the step has ended: a handoff pushes layers meanwhile.
+TEST(LateRunnerTest, LayersAreReportedBeforeTheLastLogitsAreRead) {
+  LateHarness late(kAsked);
+  const auto context = LatePrompt(20);
+  const int64_t before = late.device().num_works();
+  int64_t first = 0;
+  late.sink().on_layer = [&](int32_t layer) {
+    if (layer == 0) first = late.device().num_works() - before;
+  };
+  ASSERT_TRUE(late->Step({{.tokens = context->prompt,
+                           .block_table = {0, 1},
+                           .sample = true,
+                           .sampling = context}})
+                  .status.ok());
+  // Of six layers it has done one.
+  EXPECT_LT(first, (late.device().num_works() - before) / 2);
+}
+
 // What the device does after the last call counts for the device.
 TEST(LateRunnerTest, TheHostsPartOfAStepEndsBeforeTheDevices) {
   LateHarness late(kAsked);
