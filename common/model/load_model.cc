@@ -374,7 +374,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                          .num_heads = config.num_heads,
                          .num_kv_heads = config.num_kv_heads,
                          .head_dim = config.head_dim,
-                         .vocab_size = config.vocab_size};
+                         .vocab_size = config.vocab_size,
+                         .block_size = options.block_size};
   RETURN_IF_ERROR(CheckDevices(devices, needs, config));
   ASSIGN_OR_RETURN(const ModelFiles files,
                    LoadModelFiles(options.model_dir, {.num_threads = options.load_threads,
@@ -383,6 +384,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
   const KvLayout layout =
       LayoutOf(files.config, files.config.num_kv_heads, options.block_size, kv_dtype);
   load.model.info = InfoOf(options, files, *devices[0], layout, kv_dtype);
+  load.model.slower = devices[0]->SlowerFor(needs);
   const int32_t longest = load.model.info.max_model_len;
   load.graph_shapes = GraphShapes(options, devices, needs, longest);
   load.capacity = CapacityOf(options, load.graph_shapes, longest, layout);

@@ -61,6 +61,7 @@ struct LoadedModel {
   ModelInfo info;                 // Of the whole model, its layout too.
   std::vector<LoadedRank> ranks;  // One of each device.
   int32_t num_graphs = 0;
+  std::string slower;                // Device::SlowerFor, of the first.
   const RankGroup* group = nullptr;  // Of several ranks; the runner's.
   std::unique_ptr<StoppableRunner> runner;
 };

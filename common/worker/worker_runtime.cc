@@ -233,6 +233,7 @@ absl::Status WorkerRuntime::Load() {
       {{"model", config_.model},
        {"numerics", model_.info.numerics_id},
        {"kernels", devices[0]->info().name},
+       {"slower", model_.slower},
        {"tp", config_.tp},
        {"max_model_len", model_.info.max_model_len},
        {"graphs", model_.num_graphs},

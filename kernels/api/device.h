@@ -65,6 +65,7 @@ struct ModelNeeds {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t vocab_size = 0;
+  int32_t block_size = 0;  // Tokens of a block of K and V.
 };
 
 // Calls to be made again at once. Goes before its device.
@@ -98,6 +99,10 @@ class Device {
 
   // At load, not at the first step: the error names what no kernel here serves.
   virtual absl::Status CheckModel(const ModelNeeds& needs) const = 0;
+
+  // For logs: what of such a model only kernels compute that are slower than the device's fastest,
+  // with the same bits. Empty: nothing.
+  virtual std::string SlowerFor(const ModelNeeds& /*needs*/) const { return ""; }
 
   virtual absl::StatusOr<DeviceMemory> Memory() const = 0;
 

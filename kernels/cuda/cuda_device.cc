@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,8 @@
 #include "common/base/status.h"
 #include "kernels/api/sample_args.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_decode_sm90.h"
+#include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/cuda_library.h"
@@ -23,6 +26,7 @@
 #include "kernels/cuda/piece_sums.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sm90_check.h"
+#include "kernels/cuda/sm90_forms.h"
 
 namespace baton {
 namespace cuda {
@@ -129,6 +133,7 @@ class CudaDevice : public Device {
   }
   DType Activations(DType compute) const override { return compute; }
   absl::Status CheckModel(const ModelNeeds& needs) const override;
+  std::string SlowerFor(const ModelNeeds& needs) const override;
 
   absl::StatusOr<DeviceMemory> Memory() const override {
     RETURN_IF_ERROR(Enter());
@@ -261,6 +266,45 @@ absl::Status CudaDevice::CheckModel(const ModelNeeds& needs) const {
                                kMaxVocabulary));
   }
   return absl::OkStatus();
+}
+
+// Asks the forms of sm_90a themselves, about a sequence with one token.
+std::string CudaDevice::SlowerFor(const ModelNeeds& needs) const {
+  if (!Enter().ok() || !TakesSm90Forms()) return "";
+  const CachePlane plane{
+      .dtype = needs.kv,
+      .num_blocks = 1,
+      .num_heads = needs.num_kv_heads,
+      .block_size = needs.block_size,
+      .dim = needs.head_dim,
+      .block_stride = int64_t{needs.num_kv_heads} * needs.block_size * needs.head_dim};
+  const int64_t width = int64_t{needs.num_heads} * needs.head_dim;
+  const int32_t starts[] = {0, 1};
+  const VarlenAttentionArgs prompt{.q = {nullptr, needs.compute},
+                                   .q_stride = width,
+                                   .num_heads = needs.num_heads,
+                                   .num_seqs = 1,
+                                   .cu_seqlens_q = starts,
+                                   .num_tokens = 1,
+                                   .max_seqlen_q = 1,
+                                   .max_seqlen_k = 1,
+                                   .k_cache = plane,
+                                   .v_cache = plane,
+                                   .round_to = needs.compute,
+                                   .out = {nullptr, needs.compute},
+                                   .out_stride = width};
+  float scratch = 0;
+  attention::Problem decode = attention::ProblemOf(prompt);
+  decode.scratch = &scratch;
+  std::vector<uint32_t> counters(needs.num_kv_heads);
+  const bool has_prompts = AttentionSm90Takes(prompt);
+  const bool has_decode = IsDecodeOfSm90(decode, {.counters = counters});
+  if (has_prompts && has_decode) return "";
+  return absl::StrCat("attention of ", has_prompts ? "" : "prompts",
+                      has_prompts || has_decode ? "" : " and ", has_decode ? "" : "decode",
+                      ": sm_90a has no form for K/V in ", NameOf(needs.kv), " by blocks of ",
+                      needs.block_size, " tokens, ", needs.num_heads / needs.num_kv_heads,
+                      " heads of ", needs.head_dim, " on each of K/V");
 }
 
 absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {

@@ -318,6 +318,15 @@ class GoalsTest(unittest.TestCase):
         self.assertEqual(weights, 2 * (8030261248 - 128256 * 4096 - 65 * 4096))  # Without norms.
         self.assertEqual(gpu_goals.bytes_of_step(3, 1000) - weights, 3 * 1000 * 128 << 10)
 
+    def test_a_step_uploads_whole_arrays_and_the_tables_of_its_rows(self):
+        # Tokens, positions, both of those that are wanted, and slots of 8 bytes; 37 blocks a row.
+        self.assertEqual(gpu_goals.bytes_of_metadata(32, 576) - gpu_goals.bytes_of_metadata(0, 576),
+                         32 * 37 * 4)
+        self.assertEqual(gpu_goals.bytes_of_metadata(0, 0, most_tokens=2, most_rows=1), 2 * 24 + 4 * 11)
+        line, = (line for line in gpu_goals.goal_lines(H100, self.entries(H100), gpu_model.published())
+                 if "gap between" in line)
+        self.assertRegex(line, r" 0\.3 us at least, for 19 KB +PCIe; beyond it the host")
+
     def test_each_goal_on_a_device_is_named_with_its_limit(self):
         lines = list(gpu_goals.goal_lines(H100, self.entries(H100), gpu_model.published(), "nothing"))
         for goal in ("prefill attention D 64 >= 75%", "D 128 >= 75%", "D 256 >= 45%",

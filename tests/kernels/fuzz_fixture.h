@@ -1,7 +1,6 @@
 #pragma once
 
-#include <cstdlib>
-
+#include "tests/kernels/fuzz_numbers.h"
 #include "tests/kernels/kernel_fixture.h"
 #include "tests/kernels/random_attention.h"
 
@@ -23,13 +22,6 @@ bool FuzzedLacksForms();
 AttentionShapes Served(AttentionShapes shapes, uint64_t seed);
 // Those that it has the time for.
 AttentionShapes Affordable(AttentionShapes shapes);
-
-inline int64_t FuzzNumber(const char* variable, int64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::atoll(text);
-}
-inline int64_t FirstFuzzSeed() { return FuzzNumber("BATON_FUZZ_SEED", 1); }
-inline int64_t FuzzCases() { return FuzzNumber("BATON_FUZZ_CASES", 60); }
 
 inline constexpr int64_t kHostile[] = {-1,      0,         1,         -7,        3,
                                        1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};

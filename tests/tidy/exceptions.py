@@ -46,7 +46,7 @@ BANNED_EXCEPTIONS = {
     ("tests/kernels/attention_grid_test.cc", "getenv"): "the nightly form of the grid",
     ("tests/kernels/cuda/cuda_gpus_test.cc", "getenv"): "what CUDA is told",
     ("tests/kernels/cuda/cuda_ranks_test.cc", "getenv"): "the nightly form",
-    ("tests/kernels/fuzz_fixture.h", "getenv"): "number of cases and the first seed",
+    ("tests/kernels/fuzz_numbers.h", "getenv"): "number of cases and the first seed",
     ("tests/planted/planted.h", "getenv"): "the bug that a driver test asks for",
     ("tests/sim/sim_test.cc", "getenv"): "number of seeds and the one to replay",
     ("tests/sim/exhaustive_test.cc", "getenv"): "the nightly form",

@@ -123,6 +123,28 @@ TEST_F(CudaDeviceTest, RefusesModelsByName) {
   EXPECT_TRUE(device_->CheckModel(needs).ok());
 }
 
+#if !defined(BATON_CUDA_DEVICE)
+TEST_F(CudaDeviceTest, SaysWhatItsFastestKernelsDoNotServe) {
+  const ModelNeeds good{DType::kBF16, DType::kBF16, 32, 8, 128, 32000, 16};
+  const auto slower = [&](auto change) {
+    ModelNeeds needs = good;
+    change(needs);
+    const std::string all = device_->SlowerFor(needs);
+    return all.substr(0, all.find(':'));
+  };
+  EXPECT_EQ(slower([](auto&) {}), "");
+  EXPECT_EQ(slower([](auto& n) { n.block_size = 12; }), "attention of prompts");
+  EXPECT_EQ(slower([](auto& n) { n.kv = DType::kFp8E4M3; }), "attention of prompts");
+  EXPECT_EQ(slower([](auto& n) { n.kv = DType::kFp8E5M2, n.head_dim = 192; }),
+            "attention of prompts and decode");
+  EXPECT_EQ(slower([](auto& n) { n.num_heads = 32 * 8; }), "attention of decode");
+  EXPECT_EQ(slower([](auto& n) { n.head_dim = 72; }), "");
+  emulation::SetGpu("sm80");
+  EXPECT_EQ(slower([](auto& n) { n.block_size = 12; }), "");
+  emulation::SetGpu("sm90");
+}
+#endif
+
 TEST_F(CudaDeviceTest, SaysWhatItIs) {
   EXPECT_FALSE(device_->info().unified);
   EXPECT_TRUE(device_->info().has_graphs);

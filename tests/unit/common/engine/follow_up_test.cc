@@ -86,6 +86,15 @@ TEST_F(FollowUpTest, OneThatCannotBeIsNotAskedForAgain) {
   EXPECT_EQ(engine_->follow_up_due(), kNever);
 }
 
+// Nor is one of a step that has ended.
+TEST_F(FollowUpTest, NoneIsDueOnceItsStepHasEnded) {
+  engine_->Add(Decoding(1, 6));
+  Start();
+  EXPECT_EQ(engine_->follow_up_due(), now_);
+  Finish();
+  EXPECT_EQ(engine_->follow_up_due(), kNever);
+}
+
 TEST_F(FollowUpTest, WithOneStepInFlightThereIsNone) {
   Create({.chunk_tokens = 8, .steps_in_flight = 1}, 64);
   engine_->Add(Decoding(1, 6));
@@ -260,6 +269,27 @@ TEST_F(FollowUpTest, WhileOneWaitsForItsBlocksThereIsNone) {
   EXPECT_EQ(engine_->num_preempted(), 1u);
   EXPECT_EQ(engine_->Remove(2)->call, 2u);
   EXPECT_EQ(Start(), nullptr) << "blocks still leave";
+}
+
+// If the step failed its blocks would be given up while the follow-up may still write them.
+TEST_F(FollowUpTest, WhileBlocksArriveThereIsNone) {
+  Follow(AtOnce({.chunk_tokens = 8, .swap_blocks = 8}), 4);
+  engine_->Add(Decoding(1, 7));
+  engine_->Add(Decoding(2, 6));  // Amid a block: a prefix is not all of it.
+  Start();
+  Finish();
+  Start();
+  Finish();
+  ASSERT_EQ(engine_->num_preempted(), 1u);
+  ASSERT_NE(engine_->Remove(1), nullptr);
+  const StepPlan* moves = Start();
+  ASSERT_NE(moves, nullptr);
+  ASSERT_FALSE(moves->swap_in.empty());
+  ASSERT_THAT(Calls(*moves), ElementsAre(2));
+  EXPECT_EQ(Start(), nullptr);
+  Finish();
+  ASSERT_THAT(Calls(*Start()), ElementsAre(2));
+  EXPECT_NE(Start(), nullptr);
 }
 
 TEST_F(FollowUpTest, OneThatIsToBeComputedAgainIsNotPassedOver) {

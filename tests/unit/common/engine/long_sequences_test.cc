@@ -143,6 +143,19 @@ TEST_F(LongSequencesTest, NobodysTokenIsFollowedByOneOfTheOtherKind) {
   EXPECT_THAT(Contexts(*next), ElementsAre(0, 5));
 }
 
+TEST_F(LongSequencesTest, TheFollowUpOfALongOneIsLong) {
+  Make({.chunk_tokens = 16, .steps_in_flight = 2});
+  engine_->Add(LongPrompt(1, kOriginal + 1));
+  Start();
+  Finish();
+  for (const int32_t follows : {-1, 0}) {
+    const StepRow* row = StartOne();
+    ASSERT_NE(row, nullptr);
+    EXPECT_EQ(row->follows, follows);
+    EXPECT_TRUE(row->is_long);
+  }
+}
+
 TEST_F(LongSequencesTest, OneThatIsSwappedOutComesBackAsWhatItWas) {
   Make({.chunk_tokens = 16, .swap_blocks = 16}, 5);
   engine_->Add(Decoding(1, 7));  // Two blocks each.

@@ -76,6 +76,22 @@ TEST(FollowUpTest, ADeviceHasItBeforeTheStepBeforeHasEnded) {
   }
 }
 
+// One that is started when the step before it has just begun: what the device copies for that one
+// is not written over before it has landed.
+TEST(FollowUpTest, ItWaitsForWhatTheStepBeforeItsHasToCopy) {
+  const FollowUpSteps::Outputs expected = Expected(false);
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    FollowUpSteps steps(LateFollowed({.seed = seed,
+                                      .only_when_asked = true,
+                                      .copies_last = seed % 2 == 0,
+                                      .graphs = seed % 4 < 2}),
+                        FollowUpContexts(false), kTokens);
+    steps.set_starts_at_once();
+    ASSERT_EQ(steps.Run(/*two=*/true), expected) << seed;
+    EXPECT_TRUE(steps.status().ok()) << steps.status();
+  }
+}
+
 // More rows than logits are made at a time: it starts when the step before has ended.
 TEST(FollowUpTest, OfAStepWithSeveralSlicesOfLogits) {
   // With digests the host reads some of the first slice.
@@ -85,6 +101,15 @@ TEST(FollowUpTest, OfAStepWithSeveralSlicesOfLogits) {
     EXPECT_EQ(steps.Run(/*two=*/true), Expected(digests));
     EXPECT_TRUE(steps.status().ok()) << steps.status();
   }
+}
+
+// Its follow-up would fit into one slice, as the step before did, and is there while the first
+// slice is waited for.
+TEST(FollowUpTest, OfAStepThatHasMoreSlicesThanTheOneBefore) {
+  FollowUpSteps steps(LateFollowed({.seed = 5, .only_when_asked = true, .logit_rows = 5}),
+                      FollowUpContexts(false), kTokens);
+  steps.set_starts_at_once();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(steps.Run(/*two=*/true), Expected(false)) << i;
 }
 
 // Wherever one of its operators fails, and it is the first that does, it ends with that error, and
