@@ -25,8 +25,7 @@ size_t RoundUp(size_t bytes, size_t page = kPage) { return (bytes + page - 1) / 
 
 bool RunningBlock::HasReceived(Stamp other, uint32_t from, const Thread& thread,
                                const BlockOrder& order) const {
-  const std::vector<uint32_t>& clocks = released[from];
-  if (clocks.empty() || other.clock() > clocks[other.thread()]) return false;
+  if (other.clock() > released[from][other.thread()]) return false;
   return std::ranges::any_of(acquired, [&](Stamp fence) { return order.IsBefore(fence, thread); });
 }
 

@@ -26,7 +26,7 @@ struct RunningBlock {
   // atomic, one of the other block an atomic and then __threadfence, behind which the data are
   // read. By block, the clocks of its threads that were handed over; and where the running block
   // has received, once for each thread.
-  std::vector<std::vector<uint32_t>> released;
+  std::vector<ActorClocks> released;
   std::vector<Stamp> acquired;
 
   bool HasReceived(Stamp other, uint32_t from, const Thread& thread, const BlockOrder& order) const;
