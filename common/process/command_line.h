@@ -1,12 +1,16 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+
+namespace CLI {
+class App;
+}
 
 // The command lines of the programs: CLI11 with help by groups, and errors that end in one line
 // which says what is wrong and what to do.

@@ -1,5 +1,7 @@
 #include "common/worker/worker_config.h"
 
+#include <CLI/CLI.hpp>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

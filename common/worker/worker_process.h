@@ -1,7 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,11 +9,9 @@
 #include "common/base/status.h"
 #include "common/process/command_line.h"
 #include "common/process/stop_signal.h"
-#include "common/rpc/connection.h"
 #include "common/telemetry/log.h"
-#include "common/worker/gpu_json.h"
+#include "common/worker/worker_config.h"
 #include "common/worker/worker_runtime.h"
-#include "kernels/make_device.h"
 
 namespace baton {
 
@@ -52,25 +48,21 @@ class WorkerProcess {
   std::unique_ptr<typename Program::Node> node_;  // Uses parts of the runtime, so it goes first.
 };
 
+// What comes before a worker starts: its command line, which ends in `config` by `add_options`, and
+// then its log. The program's exit code, if that was all.
+std::optional<int> PrepareWorker(const char* purpose, const char* name, int argc, char** argv,
+                                 const WorkerConfig& config,
+                                 const std::function<void(CLI::App&)>& add_options);
+
 // A worker's `main`: serves until it is told to stop, then drains.
 template <typename Program>
 int RunWorker(int argc, char** argv) {
   typename Program::Config config;
-  CLI::App app(Program::kPurpose, Program::kName);
-  config.AddOptions(app);
-  bool list_gpus = false;
-  app.add_flag("--list-gpus", list_gpus,
-               "Print as JSON the GPUs here and what --device auto takes, and exit")
-      ->group("Operation");
-  if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
-  if (list_gpus) {
-    std::puts(ToJson(ListGpus()).c_str());
-    return 0;
+  if (const std::optional<int> code =
+          PrepareWorker(Program::kPurpose, Program::kName, argc, argv, config.worker,
+                        [&config](CLI::App& app) { config.AddOptions(app); })) {
+    return *code;
   }
-  LogLevel level = LogLevel::kInfo;
-  ParseLogLevel(config.worker.log_level, &level);
-  SetLogLevel(level);
-  SilenceLibraryLogs();
   StopSignal stop;  // Before any thread, so that all of them leave the signals to it.
   auto process = WorkerProcess<Program>::Start(config);
   if (!process.ok()) return FailToStart(Program::kName, process.status());

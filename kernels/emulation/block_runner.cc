@@ -265,11 +265,7 @@ void BlockRunner::OnAccess(Access access, const void* address, size_t size, Plac
 
 void BlockRunner::Release(Thread& thread) {
   thread.was_atomic = true;
-  std::vector<uint32_t>& clocks = running_.released[running_.block];
-  clocks.resize(std::max(clocks.size(), thread.fenced.size()));
-  for (size_t i = 0; i < thread.fenced.size(); ++i) {
-    clocks[i] = std::max(clocks[i], thread.fenced[i]);
-  }
+  running_.released[running_.block].Raise(thread.fenced);
 }
 
 void BlockRunner::ThreadFence() {

@@ -49,8 +49,8 @@ class ClusterBarrier {
   uint32_t phase_ = 0;
   int arrived_ = 0;
   Site site_;                    // Of the first that arrived.
-  std::vector<uint32_t> told_;   // By who arrived, up to now ...
-  std::vector<uint32_t> known_;  // ... and up to the end of the last phase.
+  ActorClocks told_;             // By who arrived, up to now ...
+  ActorClocks known_;            // ... and up to the end of the last phase.
   std::vector<int> waiting_;
 };
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <iterator>
 #include <memory>
@@ -25,8 +26,7 @@ size_t RoundUp(size_t bytes, size_t page = kPage) { return (bytes + page - 1) / 
 
 bool RunningBlock::HasReceived(Stamp other, uint32_t from, const Thread& thread,
                                const BlockOrder& order) const {
-  const std::vector<uint32_t>& clocks = released[from];
-  if (clocks.empty() || other.clock() > clocks[other.thread()]) return false;
+  if (other.clock() > released[from][other.thread()]) return false;
   return std::ranges::any_of(acquired, [&](Stamp fence) { return order.IsBefore(fence, thread); });
 }
 
@@ -203,11 +203,26 @@ GlobalMemory::Allocation& GlobalMemory::FindForKernel(Access access, const void*
   return const_cast<Allocation&>(*found);
 }
 
-void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access, Place place,
-                             const Thread& thread, const BlockOrder& order,
+size_t GlobalMemory::CellsOfOne(Page& page, size_t begin, size_t end, uint32_t launch) {
+  const size_t first = begin / kChunkCells * kChunkCells;
+  Chunk& chunk = page.chunks[begin / kChunkCells];
+  if (chunk.launch != launch) {
+    chunk = {.launch = launch};
+    page.CellOf(first) = {};
+  }
+  const size_t most = size_t{1} << std::countr_zero(begin | end | kChunkCells);
+  for (; kChunkCells >> chunk.halvings > most; ++chunk.halvings) {
+    const size_t cells = kChunkCells >> chunk.halvings;
+    for (size_t i = first; i < first + kChunkCells; i += cells) {
+      page.CellOf(i + cells / 2) = page.CellOf(i);
+    }
+  }
+  return kChunkCells >> chunk.halvings;
+}
+
+void GlobalMemory::CheckCell(const Allocation& allocation, size_t index, Cell& cell, Access access,
+                             Place place, const Thread& thread, const BlockOrder& order,
                              const RunningBlock& running) {
-  Cell& cell = allocation.pages[index / kCellsPerPage][index % kCellsPerPage];
-  if (cell.launch != running.launch) cell = {.launch = running.launch};
   const bool atomic = access == Access::kAtomic;
   const auto conflicts = [&](Stamp other, uint32_t block) {
     if (!other || (atomic && other.atomic())) return false;
@@ -253,18 +268,24 @@ void GlobalMemory::Check(Access access, const void* address, size_t size, Place 
   if (!allocation.written && allocation.bytes > kLargeBytes) return;
   if (allocation.pages.empty()) allocation.pages.resize(allocation.bytes / 2 / kCellsPerPage + 1);
   const auto offset = static_cast<size_t>(static_cast<const std::byte*>(address) - allocation.data);
-  for (size_t i = offset / 2; i < (offset + size) / 2; ++i) {
-    auto& page = allocation.pages[i / kCellsPerPage];
-    if (page == nullptr) page = std::make_unique<Cell[]>(kCellsPerPage);
-    Cell& cell = page[i % kCellsPerPage];
-    // Most cells are read often and never written.
-    if (access == Access::kRead && cell.launch == running.launch && !cell.write &&
-        cell.reads[0] && cell.read_blocks[0] == running.block) {
-      cell.reads[0] = Stamp::Of(thread.index, thread.clock, false);
-      cell.read_place = place;
-      continue;
+  size_t end = 0;
+  for (size_t begin = offset / 2; begin < (offset + size) / 2; begin = end) {
+    end = std::min((offset + size) / 2, (begin / kChunkCells + 1) * kChunkCells);
+    auto& page = allocation.pages[begin / kCellsPerPage];
+    if (page == nullptr) page = std::make_unique<Page>();
+    const size_t first = begin % kCellsPerPage, last = first + (end - begin);
+    const size_t step = CellsOfOne(*page, first, last, running.launch);
+    for (size_t i = first; i < last; i += step) {
+      Cell& cell = page->CellOf(i);
+      // Most cells are read often and never written.
+      if (access == Access::kRead && !cell.write && cell.reads[0] &&
+          cell.read_blocks[0] == running.block) {
+        cell.reads[0] = Stamp::Of(thread.index, thread.clock, false);
+        cell.read_place = place;
+        continue;
+      }
+      CheckCell(allocation, begin + (i - first), cell, access, place, thread, order, running);
     }
-    CheckCell(allocation, i, access, place, thread, order, running);
   }
 }
 

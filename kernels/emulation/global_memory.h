@@ -26,7 +26,7 @@ struct RunningBlock {
   // atomic, one of the other block an atomic and then __threadfence, behind which the data are
   // read. By block, the clocks of its threads that were handed over; and where the running block
   // has received, once for each thread.
-  std::vector<std::vector<uint32_t>> released;
+  std::vector<ActorClocks> released;
   std::vector<Stamp> acquired;
 
   bool HasReceived(Stamp other, uint32_t from, const Thread& thread, const BlockOrder& order) const;
@@ -90,18 +90,30 @@ class GlobalMemory {
   static constexpr int kPinned = -1;  // In place of a device.
   // The first half is the devices'.
   static constexpr size_t kPinnedBegin = kArenaBytes / 2;
-  static constexpr size_t kCellsPerPage = 2048;
+  static constexpr size_t kChunkCells = 8, kPageChunks = 256;
+  static constexpr size_t kCellsPerPage = kChunkCells * kPageChunks;
   static constexpr size_t kLargeBytes = size_t{1} << 20;
 
-  // What happened to two bytes in the running kernel.
+  // What happened to two bytes in the running kernel, or to all of an aligned group of them while
+  // it was the same.
   struct Cell {
-    uint32_t launch = 0;  // Of what is below; another kernel's is forgotten.
     uint32_t write_block = 0;
     uint32_t read_blocks[2] = {};  // Different ones, if both reads are set.
     Stamp write;
     Stamp reads[2];
     Place write_place = 0;
     Place read_place = 0;
+  };
+  struct Chunk {
+    uint32_t launch = 0;    // Of its cells; another kernel's are forgotten.
+    uint32_t halvings = 0;  // How often its cell was halved, since accesses told its bytes apart.
+  };
+  struct Page {
+    Chunk chunks[kPageChunks];
+    // Those of the chunks' first bytes lie together, and so on: what is looked at most is little.
+    Cell cells[kCellsPerPage];
+
+    Cell& CellOf(size_t i) { return cells[i % kChunkCells * kPageChunks + i / kChunkCells]; }
   };
   struct Allocation {
     std::byte* data;
@@ -112,7 +124,7 @@ class GlobalMemory {
     bool released = false;
     bool written = false;  // By a kernel.
     bool is_cut = false;   // All that may be touched are parts.
-    std::vector<std::unique_ptr<Cell[]>> pages = {};  // Made when they are touched.
+    std::vector<std::unique_ptr<Page>> pages = {};  // Made when they are touched.
   };
 
   // Whether a device has room for so much more, which is counted then.
@@ -122,7 +134,9 @@ class GlobalMemory {
   const Allocation* Find(const void* address) const;
   Allocation& FindForKernel(Access access, const void* address, size_t size, Place place,
                             const Thread& thread, int device);
-  void CheckCell(Allocation& allocation, size_t index, Access access, Place place,
+  // Of how many cells each one is of [begin, end) in a page, which is within a chunk.
+  static size_t CellsOfOne(Page& page, size_t begin, size_t end, uint32_t launch);
+  void CheckCell(const Allocation& allocation, size_t index, Cell& cell, Access access, Place place,
                  const Thread& thread, const BlockOrder& order, const RunningBlock& running);
 
   void* mapped_;

@@ -31,7 +31,7 @@ void SyncWarp(uint32_t mask, const Site& site) {
   runner.Meet("__syncwarp", mask, nullptr, site, [&](const Meeting& meeting) {
     const int first = runner.current()->warp() * 32;
     uint32_t clocks[32];
-    std::vector<uint32_t> seen;
+    ActorClocks seen;
     for (int lane = 0; lane < 32; ++lane) {
       if ((meeting.mask >> lane & 1) == 0) continue;
       const Thread& thread = runner.thread(first + lane);

@@ -94,8 +94,7 @@ void Mbarriers::TryToEnd(Mbarrier& barrier, bool is_awaited, const Site& site) {
   }
   if (barrier.bytes > 0) return;
   const Stamp landing = LandingOf(barrier);
-  barrier.told.resize(kMaxActors);
-  barrier.told[landing.thread()] = landing.clock();
+  barrier.told.Raise(landing.thread(), landing.clock());
   barrier.known = barrier.told;
   ++barrier.phase;
   barrier.pending = barrier.arrivals;

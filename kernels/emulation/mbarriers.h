@@ -55,8 +55,8 @@ class Mbarriers {
     uint32_t phase = 0;
     Stamp init;
     Place init_place;
-    std::vector<uint32_t> told = {};   // By who arrived, up to now ...
-    std::vector<uint32_t> known = {};  // ... and up to the end of the last phase.
+    ActorClocks told = {};   // By who arrived, up to now ...
+    ActorClocks known = {};  // ... and up to the end of the last phase.
     std::vector<TensorCopy> copies = {};
     std::vector<int> waiting = {};
   };

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/base/check.h"
@@ -40,13 +41,13 @@ void SharedMemory::Reset(size_t bytes) {
     std::memset(data_, 0xff, bytes);
     return;
   }
-  constexpr size_t kChunks = kRegionBytes / kChunkBytes;
+  constexpr size_t kRegionChunks = kRegionBytes / kChunkBytes;
   for (const uint32_t region : touched_) {
     std::memset(data_ + region * kRegionBytes, 0xff, kRegionBytes);
-    std::memset(static_cast<void*>(cells_ + region * kRegionBytes), 0, kRegionBytes * sizeof(Cell));
-    if (has_products_) {
-      std::memset(static_cast<void*>(chunks_ + region * kChunks), 0, kChunks * sizeof(Chunk));
-    }
+    const size_t first = region * kRegionChunks;
+    std::fill_n(cells_ + first, kRegionChunks, Cell{});
+    std::fill_n(halvings_.begin() + first, kRegionChunks, 0);
+    if (has_products_) std::fill_n(chunks_ + first, kRegionChunks, Chunk{});
     is_touched_[region] = false;
   }
   touched_.clear();
@@ -59,6 +60,15 @@ void SharedMemory::Touch(size_t begin, size_t size) {
     is_touched_[i] = true;
     touched_.push_back(static_cast<uint32_t>(i));
   }
+}
+
+size_t SharedMemory::CellBytes(size_t begin, size_t size) {
+  uint8_t& halvings = halvings_[begin / kChunkBytes];
+  for (; kChunkBytes >> halvings > size; ++halvings) {
+    const size_t bytes = kChunkBytes >> halvings, first = begin / kChunkBytes * kChunkBytes;
+    for (size_t i = first; i < first + kChunkBytes; i += bytes) CellOf(i + bytes / 2) = CellOf(i);
+  }
+  return kChunkBytes >> halvings;
 }
 
 size_t SharedMemory::OffsetOf(const void* address, size_t size, const char* what, Place place,
@@ -80,8 +90,8 @@ void SharedMemory::FailInFlight(size_t i, const char* verb, Place place,
                                 const Thread& thread) const {
   Fail(thread.Name() + " " + verb + " " + NameOfByte(i) + " at " + Show(place) +
        " while an asynchronous copy into it is in flight, issued by " +
-       NameOfThread(static_cast<int>(cells_[i].in_flight) - 1) + " at " +
-       Show(cells_[i].write_place) + " and not waited for");
+       NameOfThread(static_cast<int>(CellOf(i).in_flight) - 1) + " at " +
+       Show(CellOf(i).write_place) + " and not waited for");
 }
 
 void SharedMemory::FailRace(size_t i, const char* verb, const char* other_verb, Stamp other,
@@ -93,7 +103,7 @@ void SharedMemory::FailRace(size_t i, const char* verb, const char* other_verb, 
 
 void SharedMemory::Read(size_t i, Place place, const Thread& thread, const BlockOrder& order,
                         Stamp mine) {
-  Cell& cell = cells_[i];
+  Cell& cell = CellOf(i);
   if (cell.in_flight != 0) FailInFlight(i, "reads", place, thread);
   if (!cell.write) {
     Fail(thread.Name() + " reads uninitialised " + NameOfByte(i) + " at " + Show(place));
@@ -109,7 +119,7 @@ void SharedMemory::Read(size_t i, Place place, const Thread& thread, const Block
 
 void SharedMemory::Write(size_t i, Place place, const Thread& thread, const BlockOrder& order,
                          Stamp mine) {
-  Cell& cell = cells_[i];
+  Cell& cell = CellOf(i);
   if (cell.in_flight != 0) FailInFlight(i, "writes", place, thread);
   if (cell.write && !order.IsBefore(cell.write, thread) &&
       !(mine.atomic() && cell.write.atomic())) {
@@ -131,10 +141,12 @@ void SharedMemory::Check(Access access, const void* address, size_t size, Place 
   Touch(begin, size);
   if (access != Access::kRead) CheckProductReads(begin, size, place, thread, order);
   const Stamp mine = Stamp::Of(thread.index, thread.clock, access == Access::kAtomic);
-  for (size_t i = begin; i < begin + size; ++i) {
+  const size_t step = CellBytes(begin, size);
+  for (size_t i = begin; i < begin + size; i += step) {
     if (access != Access::kWrite) Read(i, place, thread, order, mine);
     if (access != Access::kRead) Write(i, place, thread, order, mine);
   }
+  if (access != Access::kRead && size == kChunkBytes) Unite(begin);
 }
 
 void SharedMemory::BeginCopy(const AsyncCopy& copy, const Thread& thread,
@@ -145,10 +157,12 @@ void SharedMemory::BeginCopy(const AsyncCopy& copy, const Thread& thread,
   Touch(begin, 16);
   CheckProductReads(begin, 16, copy.place, thread, order);
   const Stamp mine = Stamp::Of(thread.index, thread.clock, false);
-  for (size_t i = begin; i < begin + 16; ++i) {
+  const size_t step = CellBytes(begin, kChunkBytes);
+  for (size_t i = begin; i < begin + kChunkBytes; i += step) {
     Write(i, copy.place, thread, order, mine);
-    cells_[i].in_flight = static_cast<uint32_t>(thread.index) + 1;
   }
+  Unite(begin);
+  CellOf(begin).in_flight = static_cast<uint32_t>(thread.index) + 1;
 }
 
 void SharedMemory::LandCopy(const AsyncCopy& copy, const Thread& thread) {
@@ -159,9 +173,8 @@ void SharedMemory::LandCopy(const AsyncCopy& copy, const Thread& thread) {
   }
   if (!detects_) return;
   const auto begin = static_cast<size_t>(copy.to - data_);
-  for (size_t i = begin; i < begin + 16; ++i) {
-    cells_[i] = {.write = Stamp::Of(thread.index, thread.clock, false), .write_place = copy.place};
-  }
+  CellOf(begin) = {.write = Stamp::Of(thread.index, thread.clock, false),
+                   .write_place = copy.place};
 }
 
 void SharedMemory::CheckProductReads(size_t begin, size_t size, Place place, const Thread& thread,
@@ -188,22 +201,22 @@ void SharedMemory::BeginTensorCopy(std::byte* to, Stamp landed, Place place, con
   if (!detects_) return;
   Touch(begin, kChunkBytes);
   CheckProductReads(begin, kChunkBytes, place, thread, order);
-  for (size_t i = begin; i < begin + kChunkBytes; ++i) {
-    const Cell before = cells_[i];
+  const size_t step = CellBytes(begin, kChunkBytes);
+  for (size_t i = begin; i < begin + kChunkBytes; i += step) {
+    const Cell before = CellOf(i);
     Write(i, place, thread, order, landed);
     if (before.write && !order.IsFenced(before.write)) FailUnfenced(i, before, place, thread);
-    cells_[i].in_flight = static_cast<uint32_t>(thread.index) + 1;
   }
+  Unite(begin);
+  CellOf(begin).in_flight = static_cast<uint32_t>(thread.index) + 1;
 }
 
 void SharedMemory::LandTensorCopy(std::byte* to, const std::byte* content, Stamp landed) {
   std::memcpy(to, content, kChunkBytes);
   if (!detects_) return;
   const auto begin = static_cast<size_t>(to - data_);
-  for (size_t i = begin; i < begin + kChunkBytes; ++i) {
-    cells_[i].write = landed;
-    cells_[i].in_flight = 0;
-  }
+  CellOf(begin).write = landed;
+  CellOf(begin).in_flight = 0;
 }
 
 uint32_t SharedMemory::BeginProductRead(const std::byte* from, Place place, const Thread& thread,
@@ -212,8 +225,9 @@ uint32_t SharedMemory::BeginProductRead(const std::byte* from, Place place, cons
   const auto number = static_cast<uint32_t>(begin / kChunkBytes);
   if (!detects_) return number;
   has_products_ = true;
-  for (size_t i = begin; i < begin + kChunkBytes; ++i) {
-    const Cell& cell = cells_[i];
+  const size_t step = CellBytes(begin, kChunkBytes);
+  for (size_t i = begin; i < begin + kChunkBytes; i += step) {
+    const Cell& cell = CellOf(i);
     if (cell.in_flight != 0) FailInFlight(i, "reads", place, thread);
     if (!cell.write) {
       Fail(thread.Name() + " reads uninitialised " + NameOfByte(i) + " at " + Show(place));

@@ -63,9 +63,12 @@ class SharedMemory {
   static constexpr size_t kWindowBytes = 1 << 20;
   static constexpr size_t kBelow = 256 << 10;
   static constexpr size_t kChunkBytes = 16;
+  static constexpr size_t kChunks = kMaxBytes / kChunkBytes;
   static constexpr size_t kRegionBytes = 1024;
   static constexpr int kReadingWarps = 16;  // A block of several warpgroups has no more.
 
+  // What happened to a byte, or to all of an aligned group of 2 to 16, while it was the same: most
+  // accesses are of many bytes.
   struct Cell {
     Stamp write;
     Stamp reads[2];
@@ -83,6 +86,13 @@ class SharedMemory {
 
   size_t OffsetOf(const void* address, size_t size, const char* what, Place place,
                   const Thread& thread) const;
+  // Cells of a chunk's first bytes lie together, and so on: what is looked at most is little.
+  Cell& CellOf(size_t i) { return cells_[i % kChunkBytes * kChunks + i / kChunkBytes]; }
+  const Cell& CellOf(size_t i) const { return const_cast<SharedMemory*>(this)->CellOf(i); }
+  // Of how many bytes each cell of [begin, begin + size) is, which is in one chunk: at most `size`.
+  size_t CellBytes(size_t begin, size_t size);
+  // One cell for the chunk, whose bytes are no longer told apart.
+  void Unite(size_t begin) { halvings_[begin / kChunkBytes] = 0; }
   void Read(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
   void Write(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
   // Notes that something there is no longer as in a new block.
@@ -103,6 +113,8 @@ class SharedMemory {
   // What a new block has to clear: most kernels touch little of their shared memory.
   std::array<bool, kMaxBytes / kRegionBytes> is_touched_ = {};
   std::vector<uint32_t> touched_;  // Those regions.
+  // Of each chunk: how often its cell was halved, since accesses told its bytes apart.
+  std::array<uint8_t, kChunks> halvings_ = {};
   Cell* cells_;
   Chunk* chunks_;
 };

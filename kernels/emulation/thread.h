@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,18 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "kernels/emulation/actor_clocks.h"
 #include "kernels/emulation/fiber.h"
 #include "kernels/emulation/place.h"
 
 namespace baton::emulation {
 
 inline constexpr int kMaxBlockThreads = 1024;
-inline constexpr int kMaxThreads = 3072;  // Of a cluster: actors have 12 bits.
 inline constexpr int kMostBlocks = 8;  // Of a cluster, on every GPU that has them.
-// Of a cluster's blocks. Each is an actor beside the threads: the copies that it counts write
-// memory.
-inline constexpr int kMaxMbarriers = 256;
-inline constexpr int kMaxActors = kMaxThreads + kMaxMbarriers;
 
 // Who did something to memory, and when by its own clock: actor 12, atomic 1, clock 19 bits. The
 // clock starts at 1, so 0 stands for nobody.
@@ -93,13 +88,13 @@ struct Thread {
   Site waits_at;
   uint32_t clock = 1;
   std::array<uint32_t, 32> warp_seen = {};  // Clocks of its warp's lanes that a __syncwarp passed.
-  std::vector<uint32_t> seen;  // Those of all actors that mbarriers told it; empty: none has.
+  ActorClocks seen;  // Those of actors that mbarriers told it; empty: none has.
   std::vector<AsyncCopy> open_copies;
   std::deque<std::vector<AsyncCopy>> copy_groups;
   AsyncProducts products;
   bool has_arrived = false;      // At a cluster barrier, and not waited there.
   uint32_t cluster_phases = 0;   // Those that it has waited for.
-  std::vector<uint32_t> fenced;  // Clocks of all actors that its last __threadfence found.
+  ActorClocks fenced;            // What its last __threadfence found.
   bool was_atomic = false;       // In global memory.
   Position* position = nullptr;  // On its stack, where kernels may read.
 
@@ -112,18 +107,17 @@ struct Thread {
            (block == 0 ? "" : " of its cluster's block " + std::to_string(block));
   }
   // Adds what it knows of all actors, itself among them.
-  void Tell(std::vector<uint32_t>& clocks) const {
-    clocks.resize(kMaxActors);
-    for (size_t i = 0; i < seen.size(); ++i) clocks[i] = std::max(clocks[i], seen[i]);
+  void Tell(ActorClocks& clocks) const {
+    clocks.Raise(seen);
     for (int i = 0; i < 32; ++i) {
-      uint32_t& known = clocks[warp() * 32 + i];
-      known = std::max(known, warp_seen[i]);
+      if (warp_seen[i] != 0) clocks.Raise(warp() * 32 + i, warp_seen[i]);
     }
-    clocks[index] = std::max(clocks[index], clock);
+    clocks.Raise(index, clock);
   }
-  void Learn(const std::vector<uint32_t>& clocks) {
-    seen.resize(kMaxActors);
-    for (size_t i = 0; i < clocks.size(); ++i) seen[i] = std::max(seen[i], clocks[i]);
+  // From now on it passes on what it knows, also if that is of itself alone.
+  void Learn(const ActorClocks& clocks) {
+    seen.Raise(index, clock);
+    seen.Raise(clocks);
   }
 };
 // Of the cluster that runs, or that ran last.
@@ -135,21 +129,16 @@ std::string NameOfThread(int index);
 class BlockOrder {
  public:
   void Reset() {
-    passed_.fill(0);
+    passed_.clear();
     fenced_.fill(0);
   }
   // All threads have arrived; the caller then moves their clocks on.
   void PassBarrier(const Thread& thread) {
-    passed_[thread.index] = thread.clock;
-    for (size_t i = 0; i < thread.seen.size(); ++i) {
-      passed_[i] = std::max(passed_[i], thread.seen[i]);
-    }
+    passed_.Raise(thread.index, thread.clock);
+    passed_.Raise(thread.seen);
   }
   // Adds what every thread of the block knows by __syncthreads.
-  void Tell(std::vector<uint32_t>& clocks) const {
-    clocks.resize(kMaxActors);
-    for (size_t i = 0; i < clocks.size(); ++i) clocks[i] = std::max(clocks[i], passed_[i]);
-  }
+  void Tell(ActorClocks& clocks) const { clocks.Raise(passed_); }
   // fence.proxy.async: tensor copies and wgmma see what the thread has written so far.
   void FenceProxy(const Thread& thread) { fenced_[thread.index] = thread.clock; }
 
@@ -157,7 +146,7 @@ class BlockOrder {
   bool IsBefore(Stamp stamp, const Thread& thread) const {
     const int other = stamp.thread();
     if (other == thread.index || stamp.clock() <= passed_[other]) return true;
-    if (!thread.seen.empty() && stamp.clock() <= thread.seen[other]) return true;
+    if (stamp.clock() <= thread.seen[other]) return true;
     return other / 32 == thread.warp() && stamp.clock() <= thread.warp_seen[other % 32];
   }
   // Whether tensor copies and wgmma see it, once it comes before them.
@@ -166,7 +155,7 @@ class BlockOrder {
   }
 
  private:
-  std::array<uint32_t, kMaxActors> passed_ = {};
+  ActorClocks passed_;
   std::array<uint32_t, kMaxThreads> fenced_ = {};
 };
 

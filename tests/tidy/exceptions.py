@@ -66,6 +66,7 @@ UNTESTED = {
     "common/model/transformer_ends.cc": "the second half of transformer.cc",
     "common/model/transformer_mlp.cc": "a third part of it",
     "common/model/transformer_norms.cc": "a fourth part of it",
+    "common/worker/worker_process.cc": "tests/cluster starts both kinds of worker",
     "common/rpc/status_broadcast.cc": "tests/unit/common/rpc/worker_limits_test.cc",
     "kernels/cuda/cache_rows.cu": "tests/kernels/cpu/gather_kv_test.cc and others, over a GPU",
     "kernels/cuda/merge_states.cu": "tests/kernels/cuda/generic_attention_test.cc",

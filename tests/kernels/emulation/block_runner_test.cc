@@ -94,6 +94,8 @@ const Detection kDetections[] = {
     {Fault::kLastBlockOtherThread, "LastBlockOtherThread", {"race between blocks"}},
     {Fault::kPlainAdd, "PlainAdd", {"race between blocks"}},
     {Fault::kSpins, "Spins", {"50 million accesses"}},
+    {Fault::kSharedPart, "SharedPart", {"race: ", "shared byte 8 "}},
+    {Fault::kGlobalPart, "GlobalPart", {"race: ", "offset 8 "}},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, DetectorTest, testing::ValuesIn(kDetections),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -132,7 +134,8 @@ TEST(BlockRunnerTest, ASeedGivesBlocksAndThreadsAnOrderOfItsOwn) {
 
 TEST(BlockRunnerTest, SaysNothingOfCorrectKernels) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {
-    for (const Fault fault : {Fault::kNone, Fault::kWarpBarrier, Fault::kLastBlockSums}) {
+    for (const Fault fault : {Fault::kNone, Fault::kWarpBarrier, Fault::kLastBlockSums,
+                              Fault::kSharedOtherPart, Fault::kGlobalOtherPart}) {
       ASSERT_EQ(MessageOf(fault, seed), "") << seed;
     }
   }

@@ -141,6 +141,24 @@ BATON_DEVICE void CopyFaults(const FaultArgs& args, Scratch& s, int t) {
   if (x.x == 1) args.data[0] = 1;
 }
 
+// All of 16 bytes is touched before one of their words is.
+BATON_DEVICE void PartFaults(const FaultArgs& args, Scratch& s, int t) {
+  if (blockIdx.x != 0) return;
+  const bool is_shared = args.fault == Fault::kSharedPart || args.fault == Fault::kSharedOtherPart;
+  auto* const wide = is_shared ? s.wide : reinterpret_cast<uint4*>(args.data);
+  auto* const words = reinterpret_cast<uint32_t*>(wide);
+  if (t == 0 && is_shared) wide[0] = make_uint4(1, 2, 3, 4);
+  if (t == 0) wide[2] = wide[0];
+  __syncthreads();
+  if (t == 5) words[2] = 7;
+  if (t != 40) return;
+  if (args.fault == Fault::kSharedPart || args.fault == Fault::kGlobalPart) {
+    wide[1] = wide[0];
+  } else {
+    words[4] = words[3];
+  }
+}
+
 __global__ void FaultKernel(FaultArgs args) {
   auto& s = cuda::SharedMemory<Scratch>();
   const int t = threadIdx.x;
@@ -150,6 +168,7 @@ __global__ void FaultKernel(FaultArgs args) {
   if (args.fault >= Fault::kCopyNotWaited && args.fault <= Fault::kCopyOverwritten) {
     CopyFaults(args, s, t);
   }
+  if (args.fault >= Fault::kSharedPart) PartFaults(args, s, t);
 }
 
 struct ProductTiles {

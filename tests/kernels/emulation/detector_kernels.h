@@ -43,6 +43,10 @@ enum class Fault {
   kLastBlockOtherThread,  // by a thread that does not count.
   kPlainAdd,              // += where atomicAdd must stand.
   kSpins,                 // Waits for a word that nobody writes.
+  kSharedPart,            // Reads 16 shared bytes of which another thread writes a word.
+  kSharedOtherPart,       // Reads another word of them: correct.
+  kGlobalPart,            // The same of global memory,
+  kGlobalOtherPart,       // correct.
 };
 
 struct FaultArgs {
