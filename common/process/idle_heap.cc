@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -21,10 +22,13 @@ int64_t IdleBytes() {
 }  // namespace
 
 bool IdleHeap::Look() {
-  const bool is_too_much = IdleBytes() > most_bytes_;
+  const int64_t idle_bytes = IdleBytes();
+  stays_bytes_ = std::min(stays_bytes_, idle_bytes);
+  const bool is_too_much = idle_bytes > stays_bytes_ + most_bytes_;
   if (!std::exchange(was_too_much_, is_too_much) || !is_too_much) return false;
   malloc_trim(0);
   was_too_much_ = false;
+  stays_bytes_ = IdleBytes();
   return true;
 }
 

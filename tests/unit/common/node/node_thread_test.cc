@@ -13,7 +13,7 @@
 #include "common/node/worker_mail.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#include <sanitizer/allocator_interface.h>
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // Its header is not everywhere.
 #endif
 
 namespace baton {

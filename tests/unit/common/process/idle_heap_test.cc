@@ -16,14 +16,13 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// 96 MiB in pieces, of which a few live on, the last one among them.
-std::vector<std::unique_ptr<std::vector<char>>> Burst() {
-  std::vector<std::unique_ptr<std::vector<char>>> pieces;
-  for (int i = 0; i < 3072; ++i) {
-    pieces.push_back(std::make_unique<std::vector<char>>(32 << 10, 'x'));
-  }
+// 96 MiB in pieces, of which one of each `live` lives on, the last one among them.
+std::vector<std::unique_ptr<std::vector<char>>> Burst(int64_t piece_bytes = 32 << 10,
+                                                      size_t live = 100) {
+  std::vector<std::unique_ptr<std::vector<char>>> pieces((96 << 20) / piece_bytes);
+  for (auto& piece : pieces) piece = std::make_unique<std::vector<char>>(piece_bytes, 'x');
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (i % 100 != 71) pieces[i].reset();
+    if ((pieces.size() - i) % live != 1) pieces[i].reset();
   }
   return pieces;
 }
@@ -38,6 +37,18 @@ TEST(IdleHeapTest, WhatABurstLeavesGoesBackAtTheSecondLook) {
   EXPECT_LT(ResidentBytes() - before, 16 << 20);
   EXPECT_FALSE(heap.Look()) << "what is gone is not given back again";
   EXPECT_FALSE(heap.Look());
+}
+
+// A page goes back whole or not at all.
+TEST(IdleHeapTest, WhatDoesNotGoBackIsAskedForOnce) {
+  const auto live = Burst(1 << 10, 3);
+  IdleHeap heap(32 << 20);
+  EXPECT_FALSE(heap.Look());
+  EXPECT_TRUE(heap.Look());
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(heap.Look());
+  const auto more = Burst();
+  EXPECT_FALSE(heap.Look());
+  EXPECT_TRUE(heap.Look()) << "what comes on top does";
 }
 
 TEST(IdleHeapTest, WhatIsInUseOrLessThanTheLimitStays) {
