@@ -108,7 +108,9 @@ absl::Status AdmissionQueue::Admit(uint64_t request, const ValidRequest& body, T
 std::optional<AdmissionQueue::Full> AdmissionQueue::IsFull(Time now) {
   if (total_.requests < options_.max_queued_requests || by_share_.empty()) return std::nullopt;
   const std::string& largest = by_share_.rbegin()->second;
-  return Full{.tenant = largest, .status = FullFor({.tenant = largest}, now)};
+  // As if its class were the last: of heads it is not known.
+  const int32_t last = cost_.empty() ? 0 : cost_.rbegin()->first;
+  return Full{.tenant = largest, .status = FullFor({.priority = last, .tenant = largest}, now)};
 }
 
 absl::Status AdmissionQueue::FullFor(const ValidRequest& body, Time now) {

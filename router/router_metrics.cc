@@ -234,6 +234,10 @@ void RouterMetrics::OnRequestEnd(const absl::Status& status, Duration since_star
   e2e_.Observe(ToSeconds(since_start));
   prompt_tokens_ += usage.prompt_tokens;
   completion_tokens_ += usage.completion_tokens;
+  OnRefusal(status);
+}
+
+void RouterMetrics::OnRefusal(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   ++outcomes_[OutcomeOf(status)];
 }

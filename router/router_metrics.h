@@ -32,6 +32,7 @@ class RouterMetrics : public GenerationObserver {
   void OnFirstToken(Duration since_start) override;
   void OnNextToken(Duration since_previous) override;
   void OnRequestEnd(const absl::Status& status, Duration since_start, const Usage& usage) override;
+  void OnRefusal(const absl::Status& status) override;
 
   // Before the first Render.
   void ExportDiscovery(const Discovery* discovery);  // Which outlives this.

@@ -426,7 +426,7 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult res
   } else if (Outgrows(sequence)) {
     // No follow-up computes it, and it waits for no move.
     BecomeLong(sequence);
-    // Others share all that it had, and nothing is free.
+    // Others share all that it had, and nothing is free, or an older one waits for it.
     if (sequence.blocks.size() == 0) preempted_.insert(running_.extract(it));
   }
   return progress;

@@ -7,15 +7,18 @@
 
 namespace baton {
 
-// What it held alone is free now, and it takes that before anybody else does.
+// What it held alone is free now, and it takes that before anybody else does but one that is older
+// and waits.
 void Engine::BecomeLong(Sequence& sequence) {
   sequence.blocks.Release();
+  sequence.num_computed = 0;
   sequence.is_long = IsLong(sequence.num_tokens());
+  ++num_outgrown_;
+  if (WaitsBefore(AgeOf(sequence))) return;
   sequence.blocks = allocator_.Match(sequence.salt(), sequence.tokens, sequence.num_tokens() - 1);
   sequence.num_computed = sequence.blocks.num_sealed() * allocator_.block_size();
   ReleasePassed(sequence);
   GrowToCover(sequence);
-  ++num_outgrown_;
 }
 
 bool Engine::GrowToCover(Sequence& sequence) {

@@ -142,7 +142,8 @@ class WorkerLinks::Impl {
   // What an index names. Free without a link.
   struct Slot {
     std::shared_ptr<WorkerLink> link;
-    int num_calls = 0;
+    int num_calls = 0;     // That are open.
+    int num_unmailed = 0;  // That have ended, of which mail is on its way.
     bool leaves = false;  // No call is opened any more.
     bool idle = false;    // The link has stopped: nothing is mailed of it any more.
   };
@@ -310,7 +311,7 @@ class WorkerLinks::Impl {
     if (workers_of_ended.empty()) return;
     absl::MutexLock lock(&mutex_);
     // Last: from here on the index may go to another.
-    for (const int32_t worker : workers_of_ended) --slots_[worker].num_calls;
+    for (const int32_t worker : workers_of_ended) --slots_[worker].num_unmailed;
   }
 
   bool IsStopped() {
@@ -318,7 +319,7 @@ class WorkerLinks::Impl {
     return stopped_;
   }
 
-  // Of a call that was open: its worker, which has one call less when all of `mail` is posted.
+  // Of a call that was open: its worker, whose mail is on its way until all of `mail` is posted.
   std::optional<int32_t> Close(SessionClient::Ended& ended, std::vector<RouterMail>& mail) {
     Entry entry;
     {
@@ -326,6 +327,8 @@ class WorkerLinks::Impl {
       const auto node = calls_.extract(ended.id);
       if (node.empty()) return std::nullopt;
       entry = node.mapped();
+      --slots_[entry.worker].num_calls;
+      ++slots_[entry.worker].num_unmailed;
     }
     if (ended.end.is_broken) entry.link->Distrust(entry.peer.stubs.get());
     // It was ended with its connection, which was replaced: that says nothing of the worker.
@@ -381,7 +384,8 @@ class WorkerLinks::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (int32_t i = 0; i < static_cast<int32_t>(slots_.size()); ++i) {
       Slot& slot = slots_[i];
-      if (stopped_ || !slot.leaves || !slot.idle || slot.num_calls > 0) continue;
+      const bool is_known = slot.num_calls + slot.num_unmailed > 0;
+      if (stopped_ || !slot.leaves || !slot.idle || is_known) continue;
       inbox_->Post(WorkerForgotten{.worker = i});
       left->push_back(std::exchange(slot, {}).link);
     }

@@ -98,8 +98,7 @@ GenerationService::GenerationService(GenerationServiceOptions options,
 absl::Status GenerationService::CheckRoom(const std::string& tenant) const {
   RETURN_IF_ERROR(quotas_->Check(tenant, QuotaNow()));
   absl::Status room = frontend_->CheckRoom(tenant);
-  // It ends as if the node had refused it.
-  if (!room.ok() && options_.observer != nullptr) options_.observer->OnRequestEnd(room, {}, {});
+  if (!room.ok() && options_.observer != nullptr) options_.observer->OnRefusal(room);
   return room;
 }
 

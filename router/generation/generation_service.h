@@ -61,6 +61,8 @@ class GenerationObserver {
   virtual void OnNextToken(Duration since_previous) = 0;
   virtual void OnRequestEnd(const absl::Status& status, Duration since_start,
                             const Usage& usage) = 0;
+  // In place of all that, of a request that was not read.
+  virtual void OnRefusal(const absl::Status& status) = 0;
 };
 
 // A request that passed every check: what Start needs, and what an answer repeats.

@@ -170,11 +170,6 @@ void FakeRunner::StartMoves(bool fails, Duration layer_time) {
 // What a step that fails moved is undefined.
 void FakeRunner::MoveOnRank(size_t rank, bool fails) {
   TagMemory& memory = *ranks_[rank];
-  for (const BlockMove& move : in_flight_->swap_out) {
-    TagMemory& host_memory = *host_ranks_->at(rank);
-    host_memory.CopyFrom(memory, move.source, move.destination, /*may_be_free=*/true);
-    if (fails) host_memory.Poison(move.destination, 0);
-  }
   for (const BlockMove& move : in_flight_->swap_in) {
     memory.CopyFrom(*host_ranks_->at(rank), move.source, move.destination, /*may_be_free=*/false);
     if (fails) memory.Poison(move.destination, 0);
@@ -182,6 +177,11 @@ void FakeRunner::MoveOnRank(size_t rank, bool fails) {
   for (const BlockMove& copy : in_flight_->copies) {
     memory.CopyFrom(memory, copy.source, copy.destination, /*may_be_free=*/false);
     if (fails) memory.Poison(copy.destination, 0);
+  }
+  for (const BlockMove& move : in_flight_->swap_out) {
+    TagMemory& host_memory = *host_ranks_->at(rank);
+    host_memory.CopyFrom(memory, move.source, move.destination, /*may_be_free=*/true);
+    if (fails) host_memory.Poison(move.destination, 0);
   }
 }
 

@@ -313,11 +313,16 @@ void WorkerLedger::Outgrow(Account& account) {
   account.served.clear();
 }
 
-// It goes on in its place by age. Of one whose every block is sealed others may have them all.
+// It goes on in its place by age, unless an older one waited too. Of one whose every block is
+// sealed others may have them all.
 void WorkerLedger::CheckOutgrown() {
   if (options_.original_len % device_.block_size() == 0) return;
   for (CallId call : outgrown_) {
     const AgeKey& age = accounts_.at(call).age;
+    const bool older_waited =
+        Any([&](const Account& other) { return other.waits() && other.age < age; }) ||
+        std::ranges::any_of(come_back_, [&](CallId one) { return accounts_.at(one).age < age; });
+    if (older_waited) continue;
     if (Any([&](const Account& other) { return other.runs() && age < other.age; })) {
       Violate("a sequence that becomes long waits while a younger one keeps running");
     }

@@ -25,12 +25,12 @@ class RandomProduct {
     m = NearAnEdge(Chance(20) ? 600 : 140);
     n = NearAnEdge(Chance(20) ? 600 : 140);
     k = NearAnEdge(Chance(20) ? 1500 : 300);
-    // What an emulated tensor core has the time for.
-    while (m * n * k > 400'000) (m > n ? m : n) = (m > n ? m : n) / 2 + 1;
     if (Chance(40)) {
       segments = 1 << (1 + Below(3));
       k = segments * 32 * (1 + Below(Chance(30) ? 12 : 4));
     }
+    // What an emulated tensor core has the time for.
+    while (m * n * k > 400'000) (m > n ? m : n) = (m > n ? m : n) / 2 + 1;
     in = Chance(50) ? DType::kBF16 : DType::kF16;
     out = Chance(50) ? DType::kF32 : in;
     has_bias = Chance(50);

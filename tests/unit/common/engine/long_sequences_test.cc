@@ -254,7 +254,19 @@ TEST_F(FullPoolTest, NobodyYoungerComesBackBeforeTheOlderHasItsBlocks) {
   EXPECT_EQ(engine_->num_preemptions(), 0);
 }
 
-TEST_F(FullPoolTest, OneOfWhoseBlocksNoneComesBackWaits) {
+TEST_F(FullPoolTest, ItDoesNotOvertakeAnOlderOneThatWaits) {
+  Make({.chunk_tokens = 32}, 5);
+  engine_->Add(Decoding(2, 9));
+  engine_->Add(New(1, 20));  // Without blocks, as one that was preempted; two are free.
+  EXPECT_THAT(Calls(*Start()), ElementsAre(2));
+  Finish();
+  EXPECT_EQ(engine_->num_outgrown(), 1);
+  EXPECT_EQ(engine_->num_preempted(), 2u);
+  EXPECT_THAT(Calls(*Start()), ElementsAre(1));
+  EXPECT_EQ(engine_->num_preempted(), 1u);
+}
+
+TEST_F(FullPoolTest, OneOfWhoseBlocksNotAllComeBackWaitsInItsPlace) {
   original_ = 8;
   Make({.chunk_tokens = 16}, 3);
   engine_->Add(Decoding(1, 7));

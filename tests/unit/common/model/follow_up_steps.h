@@ -127,18 +127,12 @@ class FollowUpSteps : public RunnerSink {
   }
 
   void StartNext() {
-    std::shared_ptr<StepPlan> plan;
-    {
-      const std::lock_guard lock(mutex_);
-      plan = Plan(num_started_);
-      if (plan == nullptr) return;
-      if (!starts_within_) {
-        due_.push_back(std::move(plan));
-        changed_.notify_all();
-        return;
-      }
-    }
-    runner_->Start(std::move(plan));
+    const std::lock_guard lock(mutex_);  // Until it is started: two threads may be here.
+    std::shared_ptr<StepPlan> plan = Plan(num_started_);
+    if (plan == nullptr) return;
+    if (starts_within_) return runner_->Start(std::move(plan));
+    due_.push_back(std::move(plan));
+    changed_.notify_all();
   }
   void Start(std::shared_ptr<StepPlan> plan) { runner_->Start(std::move(plan)); }
 

@@ -311,10 +311,11 @@ TEST(GenerationServiceTest, NoTextIsTokenizedForWhomTheQueueIsFullAndItsEndIsCou
   struct Observer : GenerationObserver {
     void OnFirstToken(Duration) override {}
     void OnNextToken(Duration) override {}
-    void OnRequestEnd(const absl::Status& status, Duration, const Usage&) override {
+    void OnRequestEnd(const absl::Status&, Duration, const Usage&) override { ++num_ended; }
+    void OnRefusal(const absl::Status& status) override {
       num_refused += absl::IsResourceExhausted(status) ? 1 : 0;
     }
-    int num_refused = 0;
+    int num_ended = 0, num_refused = 0;
   } observer;
   FakeFrontend frontend;
   frontend.full_for = "a";
@@ -327,6 +328,7 @@ TEST(GenerationServiceTest, NoTextIsTokenizedForWhomTheQueueIsFullAndItsEndIsCou
   EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(service, request)));
   EXPECT_EQ(tokenizer->num_texts, 0);
   EXPECT_EQ(observer.num_refused, 2);
+  EXPECT_EQ(observer.num_ended, 0) << "it took no time";
   request.tenant = "b";
   EXPECT_TRUE(StatusOf(service, request).ok());
 }

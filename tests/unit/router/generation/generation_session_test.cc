@@ -142,6 +142,7 @@ TEST(GenerationSessionTest, TellsTheObserverOfEachTokenAndTheEnd) {
     void OnRequestEnd(const absl::Status&, Duration, const Usage& usage) override {
       tokens += usage.completion_tokens;
     }
+    void OnRefusal(const absl::Status&) override { ADD_FAILURE(); }
     int first = 0;
     int next = 0;
     int64_t tokens = 0;
