@@ -110,7 +110,7 @@ std::optional<AdmissionQueue::Full> AdmissionQueue::IsFull(Time now) {
   const std::string& largest = by_share_.rbegin()->second;
   // As if its class were the last: of heads it is not known.
   const int32_t last = cost_.empty() ? 0 : cost_.rbegin()->first;
-  return Full{.tenant = largest, .status = FullFor({.priority = last, .tenant = largest}, now)};
+  return Full{.tenant = largest, .status = FullFor({.tenant = largest, .priority = last}, now)};
 }
 
 absl::Status AdmissionQueue::FullFor(const ValidRequest& body, Time now) {

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/transport/transfer_plan.h"
+
 namespace baton::sim {
 
 WorkerLedger::Totals& WorkerLedger::Totals::operator+=(const Totals& other) {
