@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-
 #include "common/transport/transfer_plan.h"
 
 namespace baton::sim {
