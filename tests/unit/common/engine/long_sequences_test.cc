@@ -257,7 +257,9 @@ TEST_F(FullPoolTest, NobodyYoungerComesBackBeforeTheOlderHasItsBlocks) {
 TEST_F(FullPoolTest, ItDoesNotOvertakeAnOlderOneThatWaits) {
   Make({.chunk_tokens = 32}, 5);
   engine_->Add(Decoding(2, 9));
-  engine_->Add(New(1, 20));  // Without blocks, as one that was preempted; two are free.
+  auto older = New(1, 20);  // Without blocks, as one that was preempted; two are free.
+  older->is_long = true;
+  engine_->Add(std::move(older));
   EXPECT_THAT(Calls(*Start()), ElementsAre(2));
   Finish();
   EXPECT_EQ(engine_->num_outgrown(), 1);
