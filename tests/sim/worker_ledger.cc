@@ -50,6 +50,7 @@ void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
     opened_ = true;
     Account& account = Open(decode->call, decode->request, now);
     account.own = decode->request.compute_prompt;
+    account.scores = decode->request.sampling.num_prompt_logprobs >= 0;
     account.joins = decode->request.prefill == 0 && !account.own;
     account.returns = account.joins && account.attempt > 1;
   } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {

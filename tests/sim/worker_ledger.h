@@ -107,6 +107,7 @@ class WorkerLedger {
     bool joins = false;        // No handoff: all full blocks before its last token are here.
     bool returns = false;      // Likewise, of an answer that was computed here before.
     bool own = false;          // No handoff: its prompt is computed here, and no token came yet.
+    bool scores = false;       // Its prompt's tokens are scored, which is found in no cache.
     int32_t had = 0;           // Tokens of the call of its sequence whose K/V it goes on with.
     int32_t told = 0;          // Tokens of it that are said again if need be.
     bool transfer_open = false;

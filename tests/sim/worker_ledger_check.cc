@@ -225,7 +225,7 @@ void WorkerLedger::NoteComeBack(CallId call) {
 
 // What it had computed and what nobody has taken since is found by its prefix.
 void WorkerLedger::CheckStillCached(const Account& account) {
-  if (AnyLeavesTokensOut(layout_, account.num_tokens)) return;
+  if (AnyLeavesTokensOut(layout_, account.num_tokens) || (account.own && account.scores)) return;
   const auto most = static_cast<size_t>((account.num_tokens - 1) / device_.block_size());
   for (size_t i = 0; i < std::min(most, account.sealed.size()); ++i) {
     for (const BlockRef& ref : account.sealed[i]) {
