@@ -431,7 +431,7 @@ absl::StatusOr<bool> LateDevice::IsDone(Mark mark) {
   if (done) {
     lane.told = mark.number;
   } else if (!ended) {
-    ++permits_;
+    permits_ = std::max(permits_, 1);  // However often it is asked meanwhile.
     changed_.notify_all();
   }
   return done;
