@@ -54,12 +54,15 @@ class QueueCapsTest(unittest.TestCase):
                             worker={"num_blocks": 130, "max_batch_sequences": 1},
                             router={"max_queued_requests": 4}) as cluster:
             known = KnownAnswers(cluster, make_requests(4, long_tokens=60), clients=1)
-            # However slowly the clients come: the one place is taken while they do.
-            holder = cluster.open_stream("/v1/completions", prompt=[5] * 10, max_tokens=1500,
-                                         ignore_eos=True)
-            next(holder)
-            codes, refusals = self.flood(cluster, known)
-            self.assertGreater(sum(1 for _ in holder), 0)
+            # The one place is taken while the clients come; on a busy machine they may come too late.
+            for _ in range(10):
+                holder = cluster.open_stream("/v1/completions", prompt=[5] * 10, max_tokens=1500,
+                                             ignore_eos=True)
+                next(holder)
+                codes, refusals = self.flood(cluster, known)
+                self.assertGreater(sum(1 for _ in holder), 0)
+                if refusals:
+                    break
             self.assertEqual(set(codes), {200, 503}, codes)
             self.assertGreaterEqual(codes[200], 4, codes)
             for refusal in refusals:
