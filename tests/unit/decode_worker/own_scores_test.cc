@@ -105,7 +105,9 @@ TEST_F(OwnScoresTest, OfAnAnswerThatIsComputedAgainAreNotToldAgain) {
   EXPECT_EQ(Tokens(2).size(), 20u);
   for (const auto& plan : runner_.plans) {  // Nor computed.
     for (const StepRow& row : plan->rows) {
-      if (row.sequence.counter == 2 && row.num_emitted > 0) EXPECT_EQ(row.scores_from, 8);
+      if (row.sequence.counter == 2 && row.num_emitted > 0) {
+        EXPECT_EQ(row.scores_from, 8);
+      }
     }
   }
 }

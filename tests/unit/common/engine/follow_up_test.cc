@@ -222,14 +222,20 @@ TEST_F(FollowUpTest, OneThatIsRemovedHoldsThemToo) {
     engine_->Add(Decoding(1, 6));
     engine_->Add(Decoding(2, 6));
     Start();
-    if (before_follow_up) EXPECT_EQ(engine_->Remove(1), nullptr);
+    if (before_follow_up) {
+      EXPECT_EQ(engine_->Remove(1), nullptr);
+    }
     const StepPlan* next = Start();
     ASSERT_NE(next, nullptr);
     EXPECT_EQ(next->rows.size(), before_follow_up ? 1u : 2u);
-    if (!before_follow_up) EXPECT_EQ(engine_->Remove(1), nullptr);
+    if (!before_follow_up) {
+      EXPECT_EQ(engine_->Remove(1), nullptr);
+    }
     std::vector<SequenceProgress> first = Finish();
     EXPECT_EQ(first.size(), before_follow_up ? 2u : 1u);
-    if (before_follow_up) EXPECT_NE(first[0].released, nullptr);
+    if (before_follow_up) {
+      EXPECT_NE(first[0].released, nullptr);
+    }
     EXPECT_EQ(engine_->Remove(2), nullptr);
     std::vector<SequenceProgress> second = Finish();
     for (const SequenceProgress& one : second) EXPECT_NE(one.released, nullptr);

@@ -37,8 +37,12 @@ class LayerGroupsEngineTest : public EngineHarness {
       EXPECT_GE(row.block_table[i], 0) << i;
       const bool is_seen = (i + 1) * kBlockSize > seen;
       const bool is_kept = (i + 1) * kBlockSize > kept;
-      if (is_seen) EXPECT_GE(row.block_table[entries + i], 0) << i;
-      if (!is_kept) EXPECT_EQ(row.block_table[entries + i], -1) << i;
+      if (is_seen) {
+        EXPECT_GE(row.block_table[entries + i], 0) << i;
+      }
+      if (!is_kept) {
+        EXPECT_EQ(row.block_table[entries + i], -1) << i;
+      }
     }
   }
 };
