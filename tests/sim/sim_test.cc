@@ -197,7 +197,6 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
                        economy.copied,
                        economy.ended_moving_out,
                        economy.ended_moving_in,
-                       economy.ended_without_row,
                        sum.staged.gathers,
                        sum.staged.scatters,
                        sum.staged.refused,
@@ -208,9 +207,11 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
                        sum.nccl.other_version}) {
     EXPECT_GT(seen, 0);
   }
-  // Of an abort that hangs while a batch is at NCCL, which is rare.
+  // Of an abort that hangs while a batch is at NCCL, and of an end amid moves in of which the step
+  // has no row, which are rare.
   if (count >= 10000) {
     EXPECT_GT(sum.nccl.leaked_slots, 0);
+    EXPECT_GT(economy.ended_without_row, 0);
   }
   // Most further choices find the prompt where they are sent.
   EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
