@@ -200,6 +200,17 @@ TEST_F(AdmissionQueueTest, WhoWouldWaitForTooLongIsRefusedAtOnceAndToldWhenNot) 
   EXPECT_TRUE(Admit(20, Body(1, 1, 1, "b")).ok()) << "another tenant's turn comes before";
 }
 
+// A head does not say its class.
+TEST_F(AdmissionQueueTest, WhoFillsTheQueueIsToldHowLongItsLastClassWaits) {
+  Measure();
+  ValidRequest later = Body(1, 1, 1, "a");
+  later.priority = 5;
+  for (uint64_t key = 1; key <= 3; ++key) ASSERT_TRUE(queue_.Admit(key, later, now_).ok());
+  const auto full = queue_.IsFull(now_);
+  ASSERT_TRUE(full.has_value());
+  EXPECT_EQ(RetryAfter(full->status), 3);
+}
+
 TEST_F(AdmissionQueueTest, ADeadlineBeforeItsTurnIsRefusedToo) {
   options_.max_queued_requests = 100;
   Measure();
