@@ -72,7 +72,7 @@ run_ctest() {
   shift 2
   step "Test: $name: $*"
   rm -f "build/$preset/$name.xml" "build/$preset/$name-again.xml"
-  # Two slots a core: tests that mostly wait take one, whole clusters under load three, others two.
+  # Two slots a core: tests that mostly wait take one, others two.
   ctest --test-dir "build/$preset" -L "^($(IFS='|'; echo "$*"))\$" -j $((2 * jobs)) \
     --output-on-failure --no-tests=error --test-output-size-passed 1000000 \
     --output-junit "$name.xml" 2>&1 |
@@ -95,6 +95,24 @@ build() {
   cmake --build "build/$preset" -j "$jobs" --target "$@" || fail "the $preset build broke"
 }
 
+# Tests wait more than they compute, so what the next ones need is built behind them, as the rest of
+# the machine allows. One such build at a time: build_behind PRESET TARGET..., then await_build.
+build_behind() {
+  behind="$*"
+  set -m  # A group of its own, which ends with this script.
+  nice -n 19 cmake --build "build/$1" -j "$jobs" --target "${@:2}" >build/behind.log 2>&1 &
+  set +m
+  builder=$!
+}
+builder=
+trap '[ -z "$builder" ] || kill -- "-$builder" 2>/dev/null || true' EXIT
+await_build() {
+  step "Build, begun behind the tests: $behind"
+  wait "$builder" || { tail -n 40 build/behind.log; fail "the build of $behind broke"; }
+  builder=
+  tail -n 1 build/behind.log
+}
+
 wants() { [[ " ${wanted[*]} " == *" $1 "* ]]; }
 wanted=(${labels[@]+"${labels[@]}"})
 if [ ${#labels[@]} = 0 ]; then
@@ -115,25 +133,27 @@ step "Packages and Rust"
 deploy/install_packages.sh || fail "packages are missing"
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
+instrumented=(sim transport golden faults)
+if [ "$nightly" = 1 ]; then instrumented+=(kernels); fi
 if wants unit || wants asan; then
   configure debug "-DBATON_SANITIZE_ALL=$([ "$nightly" = 1 ] && echo ON || echo OFF)"
 fi
-if wants unit; then
-  build debug tests-unit
-  run_ctest debug unit unit
-fi
+if [ ${#optimised[@]} -gt 0 ]; then configure emulated; fi
+if wants unit; then build debug tests-unit; fi
+if [ ${#optimised[@]} -gt 0 ]; then build_behind emulated all; fi
+if wants unit; then run_ctest debug unit unit; fi
 if [ ${#optimised[@]} -gt 0 ]; then
-  configure emulated
-  build emulated all
+  await_build
+  if wants asan; then build_behind debug "${instrumented[@]/#/tests-}"; fi
   # The sanitizer build keeps to the default number of seeds: it is ten times as slow.
   if [ "$nightly" = 1 ]; then export BATON_SIM_SEEDS="${BATON_SIM_SEEDS:-100000}"; fi
   run_ctest emulated optimised "${optimised[@]}"
   unset BATON_SIM_SEEDS
+elif wants asan; then
+  build_behind debug "${instrumented[@]/#/tests-}"
 fi
 if wants asan; then
-  instrumented=(sim transport golden faults)
-  if [ "$nightly" = 1 ]; then instrumented+=(kernels); fi
-  build debug "${instrumented[@]/#/tests-}"
+  await_build
   run_ctest debug asan "${instrumented[@]}"
 fi
 if wants tsan; then
