@@ -25,8 +25,8 @@ struct ExpertLayerParts {
 // What one rank computes of a layer of experts, and the room for it. Enqueues; reads the weights of
 // the chosen experts only. The down products are cut into segments of the whole model: of each the
 // choices of a token are added up by themselves, then the segments as a tree, of which the ranks
-// have branches. So the bits are those of one rank. Of few tokens all segments are computed at once,
-// of more as many as there is room for.
+// have branches. So the bits are those of one rank. Of few tokens all segments are computed at
+// once, of more as many as there is room for.
 class ExpertLayer {
  public:
   static absl::StatusOr<std::unique_ptr<ExpertLayer>> Create(ExpertLayerParts parts);
@@ -68,7 +68,7 @@ class ExpertLayer {
   ActivationRows ffn_;        // [T * top_k, expert_ffn_size]
   ActivationRows y_;          // [segments at once, rows, hidden_size], at most y_rows_ rows
   int64_t y_rows_ = 0;        // At least T * top_k.
-  ActivationRows sums_;       // [parts, T, hidden_size], of segments at once, where there are several
+  ActivationRows sums_;  // [parts, T, hidden_size], of segments at once, where there are several
 };
 
 }  // namespace baton

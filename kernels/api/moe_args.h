@@ -86,7 +86,7 @@ struct ExpertGemmArgs {
   Floats out;  // [num_segments, num_rows = expert_offsets[num_experts], n]
   int64_t out_stride = 0;
   int32_t segments = 1;  // 1, 2, 4 or 8; of several, each has a multiple of 32 of k. No bias then.
-  int32_t first_segment = 0;   // Of those to compute.
+  int32_t first_segment = 0;  // Of those to compute.
   int32_t num_segments = 1;
   int64_t segment_stride = 0;  // Elements of `out` from segment to segment, of several.
 
@@ -101,8 +101,8 @@ struct MoeCombineArgs {
   ConstFloats y;         // [segments, num_rows, dim], of ExpertGemm.
   int64_t y_stride = 0;  // Elements from row to row.
   int64_t num_rows = 0;
-  int32_t segments = 1;        // 1, 2, 4 or 8.
-  int64_t segment_stride = 0;  // Elements of `y` from segment to segment, of several.
+  int32_t segments = 1;                    // 1, 2, 4 or 8.
+  int64_t segment_stride = 0;              // Elements of `y` from segment to segment, of several.
   const int32_t* expert_ids = nullptr;     // [num_tokens, top_k]
   const int32_t* row_positions = nullptr;  // [num_tokens, top_k], of MoeAlign; less than num_rows.
   const float* weights = nullptr;          // [num_tokens, top_k]

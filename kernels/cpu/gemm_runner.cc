@@ -12,6 +12,9 @@ namespace {
 // Tiles of activations are whole lines of a cache: split ones would be read at a third of the
 // speed.
 constexpr int64_t kLineBytes = 64;
+// Weights that pass by once are read by tasks of about so many bytes. A kernel asks for what comes
+// behind what it multiplies: at the end of a task another thread has it.
+constexpr int64_t kStreamBytes = int64_t{1} << 20;
 
 }  // namespace
 
@@ -75,11 +78,11 @@ void GemmRunner::Add(int64_t m, DType a_rounded_to, const Panels& w, const float
   // Weights that pass by once are read through, those of many rows segment by segment.
   p.segments_each = p.tiles.num_tiles == 1 ? apart_.count : 1;
   const int64_t row_blocks = CeilDiv(p.tiles.num_tiles, p.tiles_each);
-  // Fewer than `panels` if threads would have nothing to do.
+  // Fewer panels than is best if threads would have nothing to do.
   const int64_t share = CeilDiv(row_blocks * w.num_panels(), pool_->num_threads() * 4);
-  p.panels_each = small                    ? w.num_panels()
-                  : p.tiles.num_tiles == 1 ? 1
-                                           : std::min(share, tiling.panels);
+  const int64_t most =
+      p.tiles.num_tiles > 1 ? tiling.panels : std::max<int64_t>(1, kStreamBytes / w.panel_stride());
+  p.panels_each = small ? w.num_panels() : std::min(share, most);
   p.panel_blocks = CeilDiv(w.num_panels(), p.panels_each);
   num_rows_ += m;
   num_tiles_ += p.tiles.num_tiles;
@@ -147,28 +150,32 @@ void GemmRunner::Multiply(int64_t out_stride) {
   });
 }
 
-// The weights of a product pass by once per block of rows.
+// The weights of a product pass by once per block of rows, in the order in which they lie.
 void GemmRunner::RunTask(int64_t index, int64_t out_stride, float* pending) {
   const Product& p = ProductOf(index, &Product::first_task);
   const int64_t task = (index - p.first_task) % p.tasks_each;
   const int64_t segment = (index - p.first_task) / p.tasks_each * p.segments_each;
   const int64_t tile = task / p.panel_blocks * p.tiles_each;
-  const int64_t panel = task % p.panel_blocks * p.panels_each;
+  const int64_t first = task % p.panel_blocks * p.panels_each;
+  const int64_t end = std::min(first + p.panels_each, p.weights.num_panels());
+  const int64_t panels_each = p.segments_each == 1 ? p.panels_each : 1;
   const int64_t k = p.weights.k() / apart_.count;
-  for (int64_t s = segment; s < segment + p.segments_each; ++s) {
-    const RowTiles tiles = p.TilesOf(s);
-    const Panels weights = p.weights.Columns(s * k, k);
-    set_->weight_gemm({.a = &tiles,
-                       .tile_begin = tile,
-                       .tile_end = std::min(tile + p.tiles_each, tiles.num_tiles),
-                       .weights = &weights,
-                       .panel_begin = panel,
-                       .panel_end = std::min(panel + p.panels_each, weights.num_panels()),
-                       .bias = p.bias,
-                       .out = p.out + s * apart_.out_stride,
-                       .out_stride = out_stride,
-                       .segments = p.segments,
-                       .pending = pending});
+  for (int64_t panel = first; panel < end; panel += panels_each) {
+    for (int64_t s = segment; s < segment + p.segments_each; ++s) {
+      const RowTiles tiles = p.TilesOf(s);
+      const Panels weights = p.weights.Columns(s * k, k);
+      set_->weight_gemm({.a = &tiles,
+                         .tile_begin = tile,
+                         .tile_end = std::min(tile + p.tiles_each, tiles.num_tiles),
+                         .weights = &weights,
+                         .panel_begin = panel,
+                         .panel_end = std::min(panel + panels_each, end),
+                         .bias = p.bias,
+                         .out = p.out + s * apart_.out_stride,
+                         .out_stride = out_stride,
+                         .segments = p.segments,
+                         .pending = pending});
+    }
   }
 }
 

@@ -25,7 +25,7 @@ class GemmRunner {
  private:
   // Rows of a times one matrix, and where its tiles and tasks lie among those of the list.
   struct Product {
-    RowTiles tiles;  // Of the first segment apart.
+    RowTiles tiles;         // Of the first segment apart.
     int64_t first_row = 0;  // Of the rows of the list.
     int64_t first_tile = 0;
     int64_t first_task = 0;

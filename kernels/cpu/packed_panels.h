@@ -21,8 +21,7 @@ class Panels {
   Panels() = default;
   Panels(int64_t n, int64_t k, DType dtype)
       : n_(n), k_(k), dtype_(dtype), panel_stride_(panel_bytes()) {}
-  explicit Panels(const PackedMatrix& weights)
-      : Panels(weights.n(), weights.k(), weights.dtype()) {
+  explicit Panels(const PackedMatrix& weights) : Panels(weights.n(), weights.k(), weights.dtype()) {
     data_ = weights.data();
     BATON_CHECK(weights.format() == WeightFormat::kCpuPanels);
   }

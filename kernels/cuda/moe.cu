@@ -243,8 +243,8 @@ __global__ void __launch_bounds__(kCombineThreads)
     const Y* row = static_cast<const Y*>(args.y.data) + choices.rows[c] * args.y_stride + i;
     BATON_UNROLL
     for (int s = 0; s < kMaxRanks; ++s) {
-      if (s < args.segments) AddWeighted(choices.weights[c], row + s * args.segment_stride, left,
-                                         vectors, sums[s]);
+      if (s >= args.segments) continue;
+      AddWeighted(choices.weights[c], row + s * args.segment_stride, left, vectors, sums[s]);
     }
   }
   float (&sum)[4] = sums[0];

@@ -187,7 +187,8 @@ TEST(CheckMoeArgsTest, SegmentsOfExpertGemmLieApart) {
   refused([](A& x) { x.segment_stride = 17; }, "segment_stride = 17: must be at least 3 rows of 6");
   refused([](A& x) { x.segment_stride = 0; }, "segment_stride = 0: must be at least 3 rows of 6");
   refused([](A& x) { x.segment_stride = INT64_MIN; }, "segment_stride = -9223372036854775808");
-  refused([](A& x) { x.segment_stride = INT64_MAX; }, "segment_stride = 9223372036854775807: must be at most");
+  refused([](A& x) { x.segment_stride = INT64_MAX; },
+          "segment_stride = 9223372036854775807: must be at most");
   refused([](A& x) { x.bias = floats; }, "segments = 8: must be 1 with a bias");
   refused([](A& x) { x.a_stride = 255; }, "a_stride = 255: must be at least 256");
   // One has no next.

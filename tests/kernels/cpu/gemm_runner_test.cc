@@ -66,8 +66,8 @@ struct ExpertProduct {
                     .ok());
     return out;
   }
-  // The rows of the output by columns [first, first + count) alone, in matrices of their own; what is
-  // between them and behind the last, up to `size`, is left alone.
+  // The rows of the output by columns [first, first + count) alone, in matrices of their own; what
+  // is between them and behind the last, up to `size`, is left alone.
   std::vector<float> OfColumns(CpuKernels& kernels, int64_t first, int64_t count, int64_t stride,
                                int64_t size) const {
     std::vector<float> columns;
@@ -170,8 +170,8 @@ TEST_P(ExpertGemmTest, LeavesTheGapBetweenOutputRowsAloneAndNeedsNoBias) {
   }
 }
 
-// Experts without rows, with one, and with more than a tile and a task take; segments of one step of
-// every kernel and of more; enough work for the pool.
+// Experts without rows, with one, and with more than a tile and a task take; segments of one step
+// of every kernel and of more; enough work for the pool.
 TEST_P(ExpertGemmTest, ASegmentHasTheBitsOfItsColumnsAsMatricesOfTheirOwn) {
   const auto threaded = MakeTestKernels(GetParam(), 3);
   for (const ProductTypes& types : kProductTypes) {
@@ -196,9 +196,9 @@ TEST_P(ExpertGemmTest, ASegmentHasTheBitsOfItsColumnsAsMatricesOfTheirOwn) {
         EXPECT_TRUE(out.GuardsIntact());
         for (int32_t s = 0; s < count; ++s) {
           const float* const got = out.data() + s * segment_stride;
-          ASSERT_EQ(std::vector<float>(got, got + segment_stride),
-                    p.OfColumns(*kernels_, (first + s) * segment_k, segment_k, stride,
-                                segment_stride))
+          ASSERT_EQ(
+              std::vector<float>(got, got + segment_stride),
+              p.OfColumns(*kernels_, (first + s) * segment_k, segment_k, stride, segment_stride))
               << s << " from " << first << " of " << segments;
         }
       }

@@ -20,8 +20,8 @@ class ModelledAmxTest : public testing::Test {
     if (!set.ok()) GTEST_SKIP() << set.status();
   }
 
-  // The product in tasks of so many tiles of rows and panels, each output as its order wants it. The
-  // matrix may have `before` columns before those that are multiplied, and as many behind.
+  // The product in tasks of so many tiles of rows and panels, each output as its order wants it.
+  // The matrix may have `before` columns before those that are multiplied, and as many behind.
   void ExpectOrder(const Shape& shape, int64_t tiles_each, int64_t panels_each,
                    int64_t before = 0) {
     const auto& [m, n, k, segments] = shape;

@@ -99,33 +99,35 @@ class MoeSegmentsTest : public KernelTest {
         Pack(std::span(&columns, 1), ffn, kDim * kFfn * bytes);
     const int64_t rows = kTokens * kTopK, segment_stride = rows * stride + 3;
     std::vector<float> y(count * segment_stride, NAN), out(kTokens * kDim, NAN);
-    EXPECT_TRUE(kernels_->ExpertGemm({.a = activated.data(),
-                                      .a_stride = ffn,
-                                      .num_a_rows = rows,
-                                      .a_rounded_to = types_.activations,
-                                      .expert_offsets = offsets_.data(),
-                                      .num_experts = kExperts,
-                                      .weights = experts.data(),
-                                      .out = y.data(),
-                                      .out_stride = stride,
-                                      .segments = kSegments / size,
-                                      .first_segment = first,
-                                      .num_segments = count,
-                                      .segment_stride = segment_stride})
+    EXPECT_TRUE(kernels_
+                    ->ExpertGemm({.a = activated.data(),
+                                  .a_stride = ffn,
+                                  .num_a_rows = rows,
+                                  .a_rounded_to = types_.activations,
+                                  .expert_offsets = offsets_.data(),
+                                  .num_experts = kExperts,
+                                  .weights = experts.data(),
+                                  .out = y.data(),
+                                  .out_stride = stride,
+                                  .segments = kSegments / size,
+                                  .first_segment = first,
+                                  .num_segments = count,
+                                  .segment_stride = segment_stride})
                     .ok());
-    EXPECT_TRUE(kernels_->MoeCombine({.y = y.data(),
-                                      .y_stride = stride,
-                                      .num_rows = rows,
-                                      .segments = count,
-                                      .segment_stride = segment_stride,
-                                      .expert_ids = ids_.data(),
-                                      .row_positions = positions_.data(),
-                                      .weights = weights_.data(),
-                                      .num_tokens = kTokens,
-                                      .top_k = kTopK,
-                                      .dim = kDim,
-                                      .out = out.data(),
-                                      .out_stride = kDim})
+    EXPECT_TRUE(kernels_
+                    ->MoeCombine({.y = y.data(),
+                                  .y_stride = stride,
+                                  .num_rows = rows,
+                                  .segments = count,
+                                  .segment_stride = segment_stride,
+                                  .expert_ids = ids_.data(),
+                                  .row_positions = positions_.data(),
+                                  .weights = weights_.data(),
+                                  .num_tokens = kTokens,
+                                  .top_k = kTopK,
+                                  .dim = kDim,
+                                  .out = out.data(),
+                                  .out_stride = kDim})
                     .ok());
     return out;
   }

@@ -204,9 +204,15 @@ TEST_P(MoeTypesTest, CombinesRowsOfEveryType) {
   const int64_t tokens = 3, k = 2, rows = 5;
   const std::vector<int32_t> ids = {4, 1, 0, 3, 2, 2}, positions = {4, 0, 1, 3, -1, 2};
   const std::vector<float> weights = RandomFloats(seed, tokens * k);
-  for (const auto& [dim, segments, gap] :
-       {std::tuple{int64_t{4}, 1, 0}, {6, 1, 0}, {520, 1, 0}, {521, 1, 0}, {520, 2, 4}, {4, 4, 0},
-        {521, 4, 3}, {520, 8, 1}, {524, 8, 8}}) {
+  for (const auto& [dim, segments, gap] : {std::tuple{int64_t{4}, 1, 0},
+                                           {6, 1, 0},
+                                           {520, 1, 0},
+                                           {521, 1, 0},
+                                           {520, 2, 4},
+                                           {4, 4, 0},
+                                           {521, 4, 3},
+                                           {520, 8, 1},
+                                           {524, 8, 8}}) {
     const int64_t segment_stride = rows * dim + gap;
     const std::vector<float> y = Rounded(in, RandomFloats(seed + 1, segments * segment_stride));
     const std::vector<float> shared = Rounded(out_type, RandomFloats(seed + 2, tokens * dim));
