@@ -220,6 +220,12 @@ absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) 
   return RequireComputeType(weights.dtype(), {field, ".dtype"});
 }
 
+absl::Status RequireSegments(int64_t segments, int64_t k) {
+  RETURN_IF_ERROR(RequireTree(segments, "segments"));
+  return Require(segments == 1 || k % (32 * segments) == 0, "segments", segments,
+                 "1, or each of a multiple of 32 of weights.k = ", k);
+}
+
 absl::Status CheckShapes(const GemmArgs& args) {
   RETURN_IF_ERROR(RequireOperand(args.a, "a"));
   RETURN_IF_ERROR(RequireOperand(args.out, "out"));

@@ -74,13 +74,6 @@ inline absl::Status RequireTree(int64_t count, FieldName field) {
                  "1, 2, 4 or 8");
 }
 
-// Of the k of weights.
-inline absl::Status RequireSegments(int64_t segments, int64_t k) {
-  RETURN_IF_ERROR(RequireTree(segments, "segments"));
-  return Require(segments == 1 || k % (32 * segments) == 0, "segments", segments,
-                 "1, or each of a multiple of 32 of weights.k = ", k);
-}
-
 // Segments of so many rows lie one behind the other.
 inline absl::Status RequireSegmentStride(int64_t value, int64_t num_rows, int64_t row_stride) {
   if (value / row_stride < num_rows) {
