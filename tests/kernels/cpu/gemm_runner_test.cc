@@ -206,6 +206,36 @@ TEST_P(ExpertGemmTest, ASegmentHasTheBitsOfItsColumnsAsMatricesOfTheirOwn) {
   }
 }
 
+// Of few rows: eleven panels in tasks of three, the last of two, and of fewer outputs.
+TEST_P(ExpertGemmTest, ATaskOfSeveralPanelsHasTheBitsOfOnesAlone) {
+  for (const ProductTypes& types : kProductTypes) {
+    const ExpertProduct p(*kernels_, {1, 0, 2}, 10 * 32 + 5, 2048, types);
+    GuardedFloats out(p.num_rows() * p.n);
+    ASSERT_TRUE(kernels_->ExpertGemm(p.Args(out.data())).ok());
+    EXPECT_TRUE(out.GuardsIntact());
+    for (int64_t i = 0; i < p.num_rows(); ++i) {
+      const int64_t e = p.ExpertOf(i);
+      for (int64_t first = 0; first < p.n; first += kWeightRows) {
+        const int64_t count = std::min(kWeightRows, p.n - first);
+        std::vector<float> alone(count);
+        ASSERT_TRUE(kernels_
+                        ->Gemm({.a = p.a.data() + p.RowOf(i) * p.a_stride,
+                                .a_stride = p.a_stride,
+                                .m = 1,
+                                .a_rounded_to = types.activations,
+                                .weights = &p.weights[e],
+                                .bias = p.bias.data() + e * p.n + first,
+                                .out = alone.data(),
+                                .out_stride = count,
+                                .first_row = first,
+                                .num_rows = count})
+                        .ok());
+        ASSERT_EQ(std::memcmp(alone.data(), out.data() + i * p.n + first, count * 4), 0) << first;
+      }
+    }
+  }
+}
+
 TEST_P(ExpertGemmTest, NoRowsAndNoExpertsAreLegal) {
   const ExpertProduct p(*kernels_, {0, 0}, 3, 3, kProductTypes[0]);
   ExpertGemmArgs args = p.Args(nullptr);
