@@ -10,6 +10,12 @@
 #include "common/model/device_memory.h"
 
 namespace baton {
+namespace {
+
+// Rows of so few choices have room for all segments at once, however small the largest pass is.
+constexpr int64_t kFewRows = 64;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ExpertLayer>> ExpertLayer::Create(ExpertLayerParts parts) {
   std::unique_ptr<ExpertLayer> layer(new ExpertLayer(std::move(parts)));
@@ -22,6 +28,8 @@ absl::Status ExpertLayer::MakeRoom() {
   const int64_t tokens = parts_.max_tokens, rows = tokens * experts.top_k;
   const int64_t hidden = parts_.config.hidden_size, ffn = parts_.shape.expert_ffn_size;
   const int64_t segments = parts_.shape.expert_down_segments;
+  y_rows_ = std::max(rows, segments * std::min(rows, kFewRows));
+  const int64_t most_parts = segments / SegmentsAtOnce(rows);
   const DType activations = parts_.device->Activations(parts_.compute);
   struct Room {
     ActivationRows& activation;
@@ -33,8 +41,8 @@ absl::Status ExpertLayer::MakeRoom() {
                         {weights_, tokens, experts.top_k, DType::kF32},
                         {gate_up_, rows, 2 * ffn, activations},
                         {ffn_, rows, ffn, activations},
-                        {y_, rows, hidden, DType::kF32},
-                        {segments_, segments > 1 ? segments * tokens : 0, hidden, DType::kF32}};
+                        {y_, y_rows_, hidden, DType::kF32},
+                        {sums_, most_parts > 1 ? most_parts * tokens : 0, hidden, DType::kF32}};
   for (const Room& room : rooms) {
     ASSIGN_OR_RETURN(room.activation,
                      AllocateRows(*parts_.device, room.rows, Stride(room.width), room.dtype));
@@ -102,24 +110,35 @@ absl::Status ExpertLayer::GateAndUp(const PackedExperts& experts, Floats x, int6
                                  .out_stride = Stride(ffn)});
 }
 
-absl::Status ExpertLayer::Down(const PackedExperts& experts, int32_t segment, int64_t num_tokens,
+int32_t ExpertLayer::SegmentsAtOnce(int64_t rows) const {
+  int32_t count = parts_.shape.expert_down_segments;
+  while (count > 1 && count * rows > y_rows_) count /= 2;
+  return count;
+}
+
+absl::Status ExpertLayer::Down(const PackedExperts& experts, Range segments, int64_t num_tokens,
                                Floats out) {
   const ExpertConfig& config = parts_.config.experts;
   const int64_t hidden = parts_.config.hidden_size, stride = Stride(hidden);
   const int64_t rows = num_tokens * config.top_k;
-  RETURN_IF_ERROR(
-      ops().ExpertGemm({.a = ffn_.data().At(segment * experts.down[segment][0].k()),
-                        .a_stride = Stride(parts_.shape.expert_ffn_size),
-                        .num_a_rows = rows,
-                        .a_rounded_to = parts_.compute,
-                        .expert_offsets = offsets_.array<int32_t>(),
-                        .num_experts = config.count,
-                        .weights = experts.down[segment].data(),
-                        .out = y_.data(),
-                        .out_stride = stride}));
+  RETURN_IF_ERROR(ops().ExpertGemm({.a = ffn_.data(),
+                                    .a_stride = Stride(parts_.shape.expert_ffn_size),
+                                    .num_a_rows = rows,
+                                    .a_rounded_to = parts_.compute,
+                                    .expert_offsets = offsets_.array<int32_t>(),
+                                    .num_experts = config.count,
+                                    .weights = experts.down.data(),
+                                    .out = y_.data(),
+                                    .out_stride = stride,
+                                    .segments = parts_.shape.expert_down_segments,
+                                    .first_segment = segments.first,
+                                    .num_segments = segments.count,
+                                    .segment_stride = rows * stride}));
   return ops().MoeCombine({.y = y_.data(),
                            .y_stride = stride,
                            .num_rows = rows,
+                           .segments = segments.count,
+                           .segment_stride = rows * stride,
                            .expert_ids = expert_ids_.array<int32_t>(),
                            .row_positions = row_positions_.array<int32_t>(),
                            .weights = weights_.data().f32(),
@@ -134,19 +153,20 @@ absl::Status ExpertLayer::Run(const PackedExperts& experts, Floats x, int64_t nu
                               Floats out) {
   RETURN_IF_ERROR(Choose(experts, x, num_tokens));
   RETURN_IF_ERROR(GateAndUp(experts, x, num_tokens));
-  const int32_t count = parts_.shape.expert_down_segments;
-  if (count == 1) return Down(experts, 0, num_tokens, out);
+  const int32_t count = SegmentsAtOnce(num_tokens * parts_.config.experts.top_k);
+  const int32_t num_parts = parts_.shape.expert_down_segments / count;
+  if (num_parts == 1) return Down(experts, {0, count}, num_tokens, out);
   const int64_t hidden = parts_.config.hidden_size, stride = Stride(hidden);
-  FoldPartialsArgs fold{.num_parts = count,
+  FoldPartialsArgs fold{.num_parts = num_parts,
                         .part_stride = stride,
                         .num_tokens = num_tokens,
                         .dim = hidden,
                         .out = out,
                         .out_stride = stride};
-  for (int32_t s = 0; s < count; ++s) {
-    const Floats part = segments_.data().At(s * num_tokens * stride);
-    RETURN_IF_ERROR(Down(experts, s, num_tokens, part));
-    fold.parts[s] = part.f32();
+  for (int32_t i = 0; i < num_parts; ++i) {
+    const Floats part = sums_.data().At(i * num_tokens * stride);
+    RETURN_IF_ERROR(Down(experts, {i * count, count}, num_tokens, part));
+    fold.parts[i] = part.f32();
   }
   return ops().FoldPartials(fold);
 }

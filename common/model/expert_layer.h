@@ -25,7 +25,8 @@ struct ExpertLayerParts {
 // What one rank computes of a layer of experts, and the room for it. Enqueues; reads the weights of
 // the chosen experts only. The down products are cut into segments of the whole model: of each the
 // choices of a token are added up by themselves, then the segments as a tree, of which the ranks
-// have branches. So the bits are those of one rank.
+// have branches. So the bits are those of one rank. Of few tokens all segments are computed at
+// once, of more as many as there is room for.
 class ExpertLayer {
  public:
   static absl::StatusOr<std::unique_ptr<ExpertLayer>> Create(ExpertLayerParts parts);
@@ -45,7 +46,13 @@ class ExpertLayer {
   absl::Status Score(const PackedMatrix& router, Floats x, int64_t num_tokens);
   absl::Status Choose(const PackedExperts& experts, Floats x, int64_t num_tokens);
   absl::Status GateAndUp(const PackedExperts& experts, Floats x, int64_t num_tokens);
-  absl::Status Down(const PackedExperts& experts, int32_t segment, int64_t num_tokens, Floats out);
+  struct Range {
+    int32_t first = 0;
+    int32_t count = 0;
+  };
+  // Of a pass with so many rows: a branch of the tree.
+  int32_t SegmentsAtOnce(int64_t rows) const;
+  absl::Status Down(const PackedExperts& experts, Range segments, int64_t num_tokens, Floats out);
   int64_t Stride(int64_t width) const { return StrideOf(width, *parts_.device); }
   ModelOps& ops() { return parts_.device->ops(); }
 
@@ -59,8 +66,9 @@ class ExpertLayer {
   Buffer own_rows_;           // int32 [T]: 0, 1, 2, ...
   ActivationRows gate_up_;    // [T * top_k, 2 * expert_ffn_size], of this rank
   ActivationRows ffn_;        // [T * top_k, expert_ffn_size]
-  ActivationRows y_;          // [T * top_k, hidden_size], of one segment
-  ActivationRows segments_;   // [expert_down_segments, T, hidden_size], where there are several
+  ActivationRows y_;          // [segments at once, rows, hidden_size], at most y_rows_ rows
+  int64_t y_rows_ = 0;        // At least T * top_k.
+  ActivationRows sums_;  // [parts, T, hidden_size], of segments at once, where there are several
 };
 
 }  // namespace baton

@@ -93,29 +93,19 @@ struct Packer {
     return absl::OkStatus();
   }
 
-  // To each rank its columns, in so many equal segments: place(rank, segment).
+  // To each rank its columns.
   template <typename Place>
-  absl::Status PackColumns(const TensorView& tensor, Part part, int32_t RankShape::*segments,
-                           Place place) const {
+  absl::Status PackColumns(const TensorView& tensor, Part part, Place place) const {
     for (size_t r = 0; r < devices.size(); ++r) {
-      Range columns = PartOf(static_cast<int>(r), part);
-      const int32_t count = segments == nullptr ? 1 : shapes[r].*segments;
-      columns.count /= count;
-      for (int32_t s = 0; s < count; ++s, columns.first += columns.count) {
-        RETURN_IF_ERROR(PackSegment(tensor, columns, r, place(r, s)));
-      }
+      const Range columns = PartOf(static_cast<int>(r), part);
+      const WeightRows all{.data = tensor.bytes.data() + columns.first * SizeOf(tensor.dtype),
+                           .dtype = tensor.dtype,
+                           .num_rows = tensor.shape[0],
+                           .row_stride = tensor.shape[1]};
+      RETURN_IF_ERROR(PackFor(r, {&all, 1}, columns.count, place(r)));
     }
     Release(tensor);
     return absl::OkStatus();
-  }
-
-  absl::Status PackSegment(const TensorView& tensor, Range columns, size_t rank,
-                           PackedMatrix& packed) const {
-    const WeightRows all{.data = tensor.bytes.data() + columns.first * SizeOf(tensor.dtype),
-                         .dtype = tensor.dtype,
-                         .num_rows = tensor.shape[0],
-                         .row_stride = tensor.shape[1]};
-    return PackFor(rank, {&all, 1}, columns.count, packed);
   }
 
   absl::Status PackFor(size_t rank, std::span<const WeightRows> parts, int64_t k,
@@ -183,8 +173,7 @@ absl::Status PackExperts(const LayerWeights& w, const Packer& packer, size_t lay
   const size_t count = w.experts.size();
   for (size_t r = 0; r < ranks.size(); ++r) {
     experts(r).gate_up.resize(count);
-    experts(r).down.resize(packer.shapes[r].expert_down_segments);
-    for (std::vector<PackedMatrix>& segment : experts(r).down) segment.resize(count);
+    experts(r).down.resize(count);
   }
   RETURN_IF_ERROR(packer.PackRows({{&w.router, Packer::AllExperts}},
                                   [&](size_t r) -> PackedMatrix& { return experts(r).router; }));
@@ -195,9 +184,9 @@ absl::Status PackExperts(const LayerWeights& w, const Packer& packer, size_t lay
     RETURN_IF_ERROR(packer.PackRows(
         {{&w.experts[e].gate_proj, Packer::ExpertFfn}, {&w.experts[e].up_proj, Packer::ExpertFfn}},
         [&](size_t r) -> PackedMatrix& { return experts(r).gate_up[e]; }));
-    RETURN_IF_ERROR(packer.PackColumns(
-        w.experts[e].down_proj, Packer::ExpertFfn, &RankShape::expert_down_segments,
-        [&](size_t r, int32_t s) -> PackedMatrix& { return experts(r).down[s][e]; }));
+    RETURN_IF_ERROR(
+        packer.PackColumns(w.experts[e].down_proj, Packer::ExpertFfn,
+                           [&](size_t r) -> PackedMatrix& { return experts(r).down[e]; }));
   }
   return absl::OkStatus();
 }
@@ -217,11 +206,6 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
       return (ranks[r].layers[layer].*member).weights;
     };
   };
-  const auto columns = [&](PackedLinear PackedLayer::*member) {
-    return [&ranks, layer, member](size_t r, int32_t) -> PackedMatrix& {
-      return (ranks[r].layers[layer].*member).weights;
-    };
-  };
   const auto bias = [&](PackedLinear PackedLayer::*member) {
     return [&ranks, layer, member](size_t r) -> Buffer& {
       return (ranks[r].layers[layer].*member).bias;
@@ -237,7 +221,7 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
                               bias(&PackedLayer::qkv)));
   RETURN_IF_ERROR(packer.Copy({{&w.q_norm, nullptr}}, vector(&PackedLayer::q_norm)));
   RETURN_IF_ERROR(packer.Copy({{&w.k_norm, nullptr}}, vector(&PackedLayer::k_norm)));
-  RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, nullptr, columns(&PackedLayer::o)));
+  RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, weights(&PackedLayer::o)));
   RETURN_IF_ERROR(packer.Copy({{&w.o_bias, nullptr}}, bias(&PackedLayer::o)));
   RETURN_IF_ERROR(packer.Copy({{&w.attention_output_norm, nullptr}},
                               vector(&PackedLayer::attention_output_norm)));
@@ -249,7 +233,7 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
   RETURN_IF_ERROR(
       packer.Copy({{&w.gate_bias, ffn}, {&w.up_bias, ffn}}, bias(&PackedLayer::gate_up)));
   if (w.down_proj.present()) {
-    RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, nullptr, columns(&PackedLayer::down)));
+    RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, weights(&PackedLayer::down)));
   }
   RETURN_IF_ERROR(packer.Copy({{&w.down_bias, nullptr}}, bias(&PackedLayer::down)));
   return w.experts.empty() ? absl::OkStatus() : PackExperts(w, packer, layer, ranks);
@@ -285,9 +269,7 @@ absl::Status PackEnds(const ModelWeights& weights, const Packer& packer, PackedR
 int64_t SizeBytes(const PackedExperts& experts) {
   int64_t bytes = experts.router.size_bytes() + experts.shared_gate.size_bytes();
   for (const PackedMatrix& matrix : experts.gate_up) bytes += matrix.size_bytes();
-  for (const std::vector<PackedMatrix>& segment : experts.down) {
-    for (const PackedMatrix& matrix : segment) bytes += matrix.size_bytes();
-  }
+  for (const PackedMatrix& matrix : experts.down) bytes += matrix.size_bytes();
   return bytes;
 }
 

@@ -30,9 +30,7 @@ struct PackedNorm {
 struct PackedExperts {
   PackedMatrix router;                // [count, hidden_size]; empty in other layers.
   std::vector<PackedMatrix> gate_up;  // [count], each [2 * expert_ffn_size, hidden_size].
-  // [expert_down_segments][count], each [hidden_size, expert_ffn_size / expert_down_segments]: the
-  // parts in which their products are summed.
-  std::vector<std::vector<PackedMatrix>> down;
+  std::vector<PackedMatrix> down;     // [count], each [hidden_size, expert_ffn_size].
   PackedMatrix shared_gate;  // [1, hidden_size], or empty.
 };
 

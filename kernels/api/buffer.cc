@@ -37,7 +37,9 @@ absl::StatusOr<Buffer> AllocateHost(int64_t bytes) {
   if (data == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes"));
   }
-  if (alignment == kHugePage) madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
+  // Not what is behind the last whole one: of many experts' matrices that would be gigabytes.
+  const int64_t whole = bytes / kHugePage * kHugePage;
+  if (whole > 0) madvise(data, static_cast<size_t>(whole), MADV_HUGEPAGE);
   return Buffer(static_cast<std::byte*>(data), bytes, std::shared_ptr<void>(data, std::free));
 }
 

@@ -43,6 +43,15 @@ absl::Status CheckExpertWeights(const ExpertGemmArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSegments(const ExpertGemmArgs& args) {
+  RETURN_IF_ERROR(RequireSegments(args.segments, args.weights->k()));
+  RETURN_IF_ERROR(RequireIn(args.first_segment, 0, args.segments - 1, "first_segment"));
+  RETURN_IF_ERROR(
+      RequireIn(args.num_segments, 1, args.segments - args.first_segment, "num_segments"));
+  return Require(args.segments == 1 || args.bias == nullptr, "segments", args.segments,
+                 "1 with a bias");
+}
+
 }  // namespace
 
 absl::Status CheckShapes(const MoeRoutingArgs& args) {
@@ -86,7 +95,8 @@ absl::Status CheckShapes(const ExpertGemmArgs& args) {
   RETURN_IF_ERROR(RequireComputeType(args.a_rounded_to, "a_rounded_to"));
   if (args.num_experts == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.expert_offsets, "expert_offsets"));
-  return CheckExpertWeights(args);
+  RETURN_IF_ERROR(CheckExpertWeights(args));
+  return CheckSegments(args);
 }
 
 absl::Status CheckShapes(const MoeCombineArgs& args) {
@@ -96,6 +106,7 @@ absl::Status CheckShapes(const MoeCombineArgs& args) {
   RETURN_IF_ERROR(CheckRows(args.num_tokens, args.top_k));
   RETURN_IF_ERROR(RequireAtLeast(args.num_rows, 0, "num_rows"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
+  RETURN_IF_ERROR(RequireTree(args.segments, "segments"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.expert_ids, "expert_ids"));
   RETURN_IF_ERROR(RequirePointer(args.row_positions, "row_positions"));
@@ -107,11 +118,11 @@ absl::Status CheckShapes(const MoeCombineArgs& args) {
     return Require(false, "out_stride", args.out_stride,
                    absl::StrCat("dim = ", args.dim, " where shared is out"));
   }
-  if (args.num_rows > 0) {
-    RETURN_IF_ERROR(RequirePointer(args.y.data, "y"));
-    RETURN_IF_ERROR(RequireStride(args.y_stride, args.dim, "y_stride"));
-  }
-  return absl::OkStatus();
+  if (args.num_rows == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.y.data, "y"));
+  RETURN_IF_ERROR(RequireStride(args.y_stride, args.dim, "y_stride"));
+  if (args.segments == 1) return absl::OkStatus();
+  return RequireSegmentStride(args.segment_stride, args.num_rows, args.y_stride);
 }
 
 }  // namespace baton

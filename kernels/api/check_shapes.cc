@@ -14,12 +14,6 @@ absl::Status RequireKind(ActivationKind kind) {
                  "SILU, GELU, GELU_TANH or RELU");
 }
 
-// What a balanced tree adds.
-absl::Status RequireTree(int64_t count, FieldName field) {
-  return Require(count == 1 || count == 2 || count == 4 || count == 8, field, count,
-                 "1, 2, 4 or 8");
-}
-
 constexpr const char* kShardNames[kMaxRanks] = {"shards[0]", "shards[1]", "shards[2]", "shards[3]",
                                                 "shards[4]", "shards[5]", "shards[6]", "shards[7]"};
 constexpr const char* kPartNames[kMaxRanks] = {"parts[0]", "parts[1]", "parts[2]", "parts[3]",
@@ -226,16 +220,19 @@ absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) 
   return RequireComputeType(weights.dtype(), {field, ".dtype"});
 }
 
+absl::Status RequireSegments(int64_t segments, int64_t k) {
+  RETURN_IF_ERROR(RequireTree(segments, "segments"));
+  return Require(segments == 1 || k % (32 * segments) == 0, "segments", segments,
+                 "1, or each of a multiple of 32 of weights.k = ", k);
+}
+
 absl::Status CheckShapes(const GemmArgs& args) {
   RETURN_IF_ERROR(RequireOperand(args.a, "a"));
   RETURN_IF_ERROR(RequireOperand(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.m, 0, "m"));
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
   RETURN_IF_ERROR(CheckWeights(*args.weights, "weights"));
-  RETURN_IF_ERROR(RequireTree(args.segments, "segments"));
-  const int64_t k = args.weights->k();
-  RETURN_IF_ERROR(Require(args.segments == 1 || k % (int64_t{32} * args.segments) == 0, "segments",
-                          args.segments, "1, or each of a multiple of 32 of weights.k = ", k));
+  RETURN_IF_ERROR(RequireSegments(args.segments, args.weights->k()));
   RETURN_IF_ERROR(RequireRows(args));
   if (args.m == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));

@@ -67,6 +67,8 @@ absl::Status RequirePackedShards(const EmbeddingArgs& args, WeightFormat format)
 
 // A matrix to multiply with: not empty, of a type that the products know.
 absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field);
+// In how many its k is cut: GemmArgs, ExpertGemmArgs.
+absl::Status RequireSegments(int64_t segments, int64_t k);
 
 // Of a plane alone, and of the K and V planes of one layer.
 absl::Status CheckPlane(const CachePlane& cache, absl::string_view field);

@@ -70,7 +70,8 @@ struct MoeAlignArgs {
 
 // For each expert e and each of its rows i: out[i] = a[row_order[i] / top_k] * weights[e]^T +
 // bias[e], or without a row_order a[i] * ... The bits of a row are those of Gemm with that row
-// alone.
+// alone. With several `segments` k is cut into so many equal parts, each summed by itself: as if
+// a part's columns were matrices of their own. They do not add up here.
 struct ExpertGemmArgs {
   ConstFloats a;         // [num_a_rows, k]
   int64_t a_stride = 0;  // Elements from row to row.
@@ -82,18 +83,26 @@ struct ExpertGemmArgs {
   int64_t num_experts = 0;                  // On this rank, in [0, kMaxExperts].
   const PackedMatrix* weights = nullptr;    // [num_experts], each [n, k], all of one dtype.
   const float* bias = nullptr;              // [num_experts, n], or null.
-  Floats out;                               // [num_rows = expert_offsets[num_experts], n]
+  Floats out;  // [num_segments, num_rows = expert_offsets[num_experts], n]
   int64_t out_stride = 0;
+  int32_t segments = 1;  // 1, 2, 4 or 8; of several, each has a multiple of 32 of k. No bias then.
+  int32_t first_segment = 0;  // Of those to compute.
+  int32_t num_segments = 1;
+  int64_t segment_stride = 0;  // Elements of `out` from segment to segment, of several.
+
+  int64_t segment_k() const { return weights->k() / segments; }
 };
 
 // out[t] = sum over the choices of t of weight * y[row], each a fused multiply-add, from zero in
-// ascending order of expert id (of choice, where they are equal); then + shared[t]. Choices whose
-// row is below 0 (experts of other ranks, padding) are skipped, not multiplied by 0; a token
-// without others gets 0.
+// ascending order of expert id (of choice, where they are equal); of several `segments` those sums,
+// as the tree of GemmArgs; then + shared[t]. Choices whose row is below 0 (experts of other ranks,
+// padding) are skipped, not multiplied by 0; a token without others gets 0.
 struct MoeCombineArgs {
-  ConstFloats y;         // [num_rows, dim], of ExpertGemm.
+  ConstFloats y;         // [segments, num_rows, dim], of ExpertGemm.
   int64_t y_stride = 0;  // Elements from row to row.
   int64_t num_rows = 0;
+  int32_t segments = 1;                    // 1, 2, 4 or 8.
+  int64_t segment_stride = 0;              // Elements of `y` from segment to segment, of several.
   const int32_t* expert_ids = nullptr;     // [num_tokens, top_k]
   const int32_t* row_positions = nullptr;  // [num_tokens, top_k], of MoeAlign; less than num_rows.
   const float* weights = nullptr;          // [num_tokens, top_k]

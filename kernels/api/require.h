@@ -68,6 +68,21 @@ inline absl::Status RequireStrideOrDense(int64_t value, int64_t least, FieldName
   return RequireStride(value, least, field);
 }
 
+// What a balanced tree adds.
+inline absl::Status RequireTree(int64_t count, FieldName field) {
+  return Require(count == 1 || count == 2 || count == 4 || count == 8, field, count,
+                 "1, 2, 4 or 8");
+}
+
+// Segments of so many rows lie one behind the other.
+inline absl::Status RequireSegmentStride(int64_t value, int64_t num_rows, int64_t row_stride) {
+  if (value / row_stride < num_rows) {
+    return Require(false, "segment_stride", value,
+                   absl::StrCat("at least ", num_rows, " rows of ", row_stride));
+  }
+  return Require(value <= kMaxStride, "segment_stride", value, "at most ", kMaxStride);
+}
+
 inline absl::Status RequireFloat(bool ok, FieldName field, float value,
                                  const absl::AlphaNum& allowed) {
   if (ok) return absl::OkStatus();

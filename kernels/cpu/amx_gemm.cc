@@ -202,7 +202,7 @@ struct Product {
         a_step(b.a->tile_rows * kRowStepBytes) {}
 
   const std::byte* Panel(int64_t panel) const {
-    return block->weights->data() + panel * block->weights->panel_bytes();
+    return block->weights->data() + panel * block->weights->panel_stride();
   }
   TailStep Tail(int64_t panel) const {
     TailStep tail;

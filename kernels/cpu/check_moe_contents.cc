@@ -79,6 +79,9 @@ absl::Status CheckContents(const ExpertGemmArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, args.weights->n(), "out_stride"));
+  if (args.num_segments > 1) {
+    RETURN_IF_ERROR(RequireSegmentStride(args.segment_stride, num_rows, args.out_stride));
+  }
   return CheckRowOrder(args, num_rows);
 }
 

@@ -264,7 +264,7 @@ absl::Status CpuKernels::ExpertGemm(const ExpertGemmArgs& args) {
 
 absl::Status CpuKernels::MoeCombine(const MoeCombineArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  ForTokens(args.num_tokens, args.num_tokens * args.top_k * args.dim,
+  ForTokens(args.num_tokens, args.num_tokens * args.top_k * args.segments * args.dim,
             [&](int64_t begin, int64_t end) { set_->moe_combine(args, begin, end); });
   return absl::OkStatus();
 }

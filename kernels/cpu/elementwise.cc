@@ -218,11 +218,9 @@ void FoldPartials(const FoldPartialsArgs& args, int64_t begin, int64_t end) {
       for (int32_t p = 0; p < args.num_parts; ++p) {
         sums[p] = LoadUpTo(args.parts[p] + t * part_stride + i, n);
       }
-      for (int32_t left = args.num_parts / 2; left > 0; left /= 2) {
-        for (int32_t p = 0; p < left; ++p) sums[p] = sums[2 * p] + sums[2 * p + 1];
-      }
-      if (args.bias != nullptr) sums[0] = sums[0] + LoadUpTo(args.bias + i, n);
-      StoreUpTo(out + i, sums[0], n);
+      Vec sum = SumAsTree(sums, args.num_parts);
+      if (args.bias != nullptr) sum = sum + LoadUpTo(args.bias + i, n);
+      StoreUpTo(out + i, sum, n);
     });
     RoundRow(args.round_to, out, args.dim);
   }

@@ -25,5 +25,13 @@ BATON_INLINE void StoreUpTo(float* to, const Vec& v, int64_t n) {
   }
 }
 
+// The sum of 1, 2, 4 or 8 as a balanced tree, which is left in the first.
+BATON_INLINE Vec SumAsTree(Vec* sums, int64_t count) {
+  for (int64_t left = count / 2; left > 0; left /= 2) {
+    for (int64_t i = 0; i < left; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
+  }
+  return sums[0];
+}
+
 }  // namespace
 }  // namespace baton

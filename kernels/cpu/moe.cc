@@ -125,11 +125,15 @@ void MoeCombine(const MoeCombineArgs& args, int64_t begin, int64_t end) {
     const int32_t* rows = args.row_positions + t * args.top_k;
     float* out = all_out + t * args.out_stride;
     ForLanes(args.dim, [&](int64_t i, int64_t left) {
-      Vec sum = Zero();
-      for (int64_t j = 0; j < size; ++j) {
-        const float* y = all + rows[order[j]] * args.y_stride + i;
-        sum = Fma(Broadcast(weights[order[j]]), LoadUpTo(y, left), sum);
+      Vec sums[kMaxRanks];
+      for (int32_t s = 0; s < args.segments; ++s) {
+        sums[s] = Zero();
+        for (int64_t j = 0; j < size; ++j) {
+          const float* y = all + s * args.segment_stride + rows[order[j]] * args.y_stride + i;
+          sums[s] = Fma(Broadcast(weights[order[j]]), LoadUpTo(y, left), sums[s]);
+        }
       }
+      Vec sum = SumAsTree(sums, args.segments);
       if (shared != nullptr) sum = sum + LoadUpTo(shared + t * args.dim + i, left);
       StoreUpTo(out + i, sum, left);
     });

@@ -19,9 +19,10 @@ class Panels {
   static constexpr int64_t kRows = 32;
 
   Panels() = default;
-  Panels(int64_t n, int64_t k, DType dtype) : n_(n), k_(k), dtype_(dtype) {}
-  explicit Panels(const PackedMatrix& weights)
-      : n_(weights.n()), k_(weights.k()), dtype_(weights.dtype()), data_(weights.data()) {
+  Panels(int64_t n, int64_t k, DType dtype)
+      : n_(n), k_(k), dtype_(dtype), panel_stride_(panel_bytes()) {}
+  explicit Panels(const PackedMatrix& weights) : Panels(weights.n(), weights.k(), weights.dtype()) {
+    data_ = weights.data();
     BATON_CHECK(weights.format() == WeightFormat::kCpuPanels);
   }
 
@@ -32,17 +33,25 @@ class Panels {
   int64_t num_panels() const { return (n_ + kRows - 1) / kRows; }
   int64_t padded_k() const { return dtype_ == DType::kBF16 ? (k_ + 1) / 2 * 2 : k_; }
   int64_t panel_bytes() const { return padded_k() * kRows * SizeOf(dtype_); }
+  int64_t panel_stride() const { return panel_stride_; }  // Bytes from panel to panel.
   int64_t size_bytes() const { return num_panels() * panel_bytes(); }
 
   // Rows [first, first + count), from the beginning of a panel on.
   Panels Rows(int64_t first, int64_t count) const {
     Panels rows = *this;
     rows.n_ = count;
-    rows.data_ += first / kRows * panel_bytes();
+    rows.data_ += first / kRows * panel_stride_;
     return rows;
   }
+  // Columns [first, first + count), from an even one on; in each panel they lie in a row.
+  Panels Columns(int64_t first, int64_t count) const {
+    Panels columns = *this;
+    columns.k_ = count;
+    columns.data_ += first * kRows * SizeOf(dtype_);
+    return columns;
+  }
 
-  // Elements from the start of the data to (row, column).
+  // Elements from the start of the data to (row, column), of a whole matrix.
   int64_t IndexOf(int64_t row, int64_t column) const {
     const int64_t panel = row / kRows * padded_k() * kRows;
     if (dtype_ != DType::kBF16) return panel + column * kRows + row % kRows;
@@ -53,6 +62,7 @@ class Panels {
   int64_t n_ = 0;
   int64_t k_ = 0;
   DType dtype_ = DType::kF32;
+  int64_t panel_stride_ = 0;
   std::byte* data_ = nullptr;
 };
 

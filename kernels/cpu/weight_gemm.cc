@@ -245,7 +245,7 @@ void Group(const WeightGemmBlock& b, const Range& panels, const StepBlock& block
     for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
       const int64_t column = panel * kPanelRows;
       const std::byte* weights =
-          w.data() + panel * w.panel_bytes() + steps.begin * kStepBytes<kForm>;
+          w.data() + panel * w.panel_stride() + steps.begin * kStepBytes<kForm>;
       TileArgs t = {.a = a.Tile(tile) + steps.begin * rows * kActivationBytes<kForm>,
                     .w = weights,
                     .steps = (steps.end - steps.begin) / block.segments,
@@ -292,7 +292,7 @@ void Blocks(const WeightGemmBlock& b) {
       const int64_t sum_end = (index + 1) * sum_steps;
       const int64_t step_end = step + most < sum_end ? step + most : sum_end;
       const int64_t in_panel = (step_end - step) * kStepBytes<kForm>;
-      const int64_t to_next_group = group * b.weights->panel_bytes() - step * kStepBytes<kForm>;
+      const int64_t to_next_group = group * b.weights->panel_stride() - step * kStepBytes<kForm>;
       const int64_t ahead = streams                  ? stream_ahead
                             : step_end < total_steps ? in_panel
                                                      : to_next_group;

@@ -54,7 +54,10 @@ absl::Status CheckOperands(const ExpertGemmArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
-  return RequireStride(args.out_stride, args.weights->n(), "out_stride");
+  RETURN_IF_ERROR(RequireStride(args.out_stride, args.weights->n(), "out_stride"));
+  if (args.num_segments == 1) return absl::OkStatus();
+  // For as many rows as there may be.
+  return RequireSegmentStride(args.segment_stride, args.num_a_rows * rows_each, args.out_stride);
 }
 
 }  // namespace

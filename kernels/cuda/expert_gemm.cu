@@ -19,7 +19,7 @@ struct Problem {
   const T* weights[kExperts];
   int64_t weight_stride;
   int64_t n;
-  int64_t k;
+  int64_t k;  // Of a segment.
   const float* bias;  // Of the first of them, or null.
   const int32_t* offsets;
   int num_experts;
@@ -30,6 +30,7 @@ struct Problem {
   bool aligned;  // Rows of both operands begin at multiples of 16 bytes.
   void* out;
   int64_t out_stride;
+  int64_t segment_stride;
 };
 
 // Neighbouring rows of one expert.
@@ -83,7 +84,7 @@ BATON_DEVICE RowTile FindTile(const int32_t* offsets, int num_experts, Search& s
   return search.found;
 }
 
-// Grid: tiles of rows, tiles of n.
+// Grid: tiles of rows, tiles of n, segments of k.
 template <typename Shape, bool kTokensAreRows, typename T, typename Out>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     ExpertGemmKernel(const __grid_constant__ Problem<T> problem) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   auto& shared = SharedMemory<Shared<Shape, T, kTokens>>();
   const RowTile tile = FindTile<kTokens>(problem.offsets, problem.num_experts, shared.search);
   if (tile.count == 0) return;
-  const int64_t first_output = int64_t{blockIdx.y} * kOutputs;
+  const int64_t first_output = int64_t{blockIdx.y} * kOutputs, first_k = blockIdx.z * problem.k;
   for (int i = threadIdx.x; i < tile.count; i += Shape::kThreads) {
     const int row = tile.first + i;
     shared.rows[i] = problem.row_order == nullptr
@@ -100,9 +101,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                          : static_cast<int32_t>(problem.row_order[row] / problem.top_k);
   }
   __syncthreads();
-  const gemm::ChosenRows<T> tokens{problem.a, problem.a_stride, tile.count, shared.rows};
-  const Operand<T> weights =
-      Operand<T>{problem.weights[tile.expert], problem.weight_stride, problem.n}.From(first_output);
+  const gemm::ChosenRows<T> tokens{problem.a + first_k, problem.a_stride, tile.count, shared.rows};
+  const Operand<T> matrix{problem.weights[tile.expert] + first_k, problem.weight_stride, problem.n};
+  const Operand<T> weights = matrix.From(first_output);
+  Out* const out = static_cast<Out*>(problem.out) + blockIdx.z * problem.segment_stride;
   gemm::Sums<Shape> sums = {};
   if constexpr (kTokensAreRows) {
     gemm::Multiply<Shape>(shared.stages, tokens, weights, problem.k, problem.aligned, sums);
@@ -114,8 +116,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const int64_t output = first_output + (kTokensAreRows ? column : row);
     if (token >= tile.count || output >= problem.n) return;
     if (problem.bias != nullptr) sum += problem.bias[tile.expert * problem.n + output];
-    static_cast<Out*>(problem.out)[(tile.first + token) * problem.out_stride + output] =
-        FromFloat<Out>(sum);
+    out[(tile.first + token) * problem.out_stride + output] = FromFloat<Out>(sum);
   });
 }
 
@@ -124,18 +125,19 @@ cudaError_t LaunchTiles(const ExpertGemmArgs& args, int64_t max_rows, cudaStream
   constexpr int kTokens = kTokensAreRows ? Shape::kRows : Shape::kColumns;
   constexpr int kOutputs = kTokensAreRows ? Shape::kColumns : Shape::kRows;
   const PackedMatrix* weights = args.weights;
-  const int64_t n = weights->n(), k = weights->k();
+  const int64_t n = weights->n(), k = args.segment_k(), first_k = args.first_segment * k;
   Problem<T> problem{.weights = {},
-                     .weight_stride = RowStride(k),
+                     .weight_stride = RowStride(weights->k()),
                      .n = n,
                      .k = k,
-                     .a = static_cast<const T*>(args.a.data),
+                     .a = static_cast<const T*>(args.a.data) + first_k,
                      .a_stride = args.a_stride,
                      .row_order = args.row_order,
                      .top_k = args.top_k,
                      .aligned = gemm::IsAligned(args.a, args.a_stride),
                      .out = args.out.data,
-                     .out_stride = args.out_stride};
+                     .out_stride = args.out_stride,
+                     .segment_stride = args.segment_stride};
   for (int64_t first = 0; first < args.num_experts; first += kExperts) {
     const int64_t count = std::min<int64_t>(kExperts, args.num_experts - first);
     problem.bias = args.bias == nullptr ? nullptr : args.bias + first * n;
@@ -143,12 +145,12 @@ cudaError_t LaunchTiles(const ExpertGemmArgs& args, int64_t max_rows, cudaStream
     problem.num_experts = static_cast<int>(count);
     for (int64_t e = 0; e < count; ++e) {
       const ConstFloats matrix = FloatsOf(weights[first + e]);
-      problem.weights[e] = static_cast<const T*>(matrix.data);
+      problem.weights[e] = static_cast<const T*>(matrix.data) + first_k;
       problem.aligned &= gemm::IsAligned(matrix, problem.weight_stride);
     }
     // Each expert with rows has at most one tile that is not full.
     const dim3 grid(static_cast<unsigned>(max_rows / kTokens + std::min(max_rows, count)),
-                    BlocksFor(n, kOutputs));
+                    BlocksFor(n, kOutputs), static_cast<unsigned>(args.num_segments));
     const cudaError_t launched =
         Launch(ExpertGemmKernel<Shape, kTokensAreRows, T, Out>, grid, Shape::kThreads,
                sizeof(Shared<Shape, T, kTokens>), stream, problem);

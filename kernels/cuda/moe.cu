@@ -205,6 +205,16 @@ struct Choices {
   float weights[kMaxExperts];
 };
 
+// sum += weight * four of a row.
+template <typename Y>
+BATON_DEVICE void AddWeighted(float weight, const Y* row, int64_t left, bool vectors,
+                              float (&sum)[4]) {
+  float y[4];
+  LoadFour(row, left, vectors, y);
+  BATON_UNROLL
+  for (int j = 0; j < 4; ++j) sum[j] = fmaf(weight, y[j], sum[j]);
+}
+
 template <typename Y, typename Out>
 __global__ void __launch_bounds__(kCombineThreads)
     MoeCombineKernel(MoeCombineArgs args, bool vectors) {
@@ -228,13 +238,25 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int64_t i = (int64_t{blockIdx.y} * kCombineThreads + threadIdx.x) * 4;
   const int64_t left = args.dim - i;
   if (left <= 0) return;
-  float sum[4] = {};
+  float sums[kMaxRanks][4] = {};
   for (int c = 0; c < top_k && choices.rows[c] >= 0; ++c) {
-    float y[4];
-    LoadFour(static_cast<const Y*>(args.y.data) + choices.rows[c] * args.y_stride + i, left,
-             vectors, y);
+    const Y* row = static_cast<const Y*>(args.y.data) + choices.rows[c] * args.y_stride + i;
     BATON_UNROLL
-    for (int j = 0; j < 4; ++j) sum[j] = fmaf(choices.weights[c], y[j], sum[j]);
+    for (int s = 0; s < kMaxRanks; ++s) {
+      if (s >= args.segments) continue;
+      AddWeighted(choices.weights[c], row + s * args.segment_stride, left, vectors, sums[s]);
+    }
+  }
+  float (&sum)[4] = sums[0];
+  BATON_UNROLL
+  for (int step = 1; step < kMaxRanks; step *= 2) {
+    BATON_UNROLL
+    for (int s = 0; s < kMaxRanks; s += 2 * step) {
+      BATON_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        if (step < args.segments) sums[s][j] += sums[s + step][j];
+      }
+    }
   }
   if (args.shared.data != nullptr) {
     float shared[4];
@@ -266,6 +288,7 @@ cudaError_t MoeCombine(const MoeCombineArgs& args, cudaStream_t stream) {
   if (args.num_tokens == 0) return cudaSuccess;
   const bool vectors =
       HasVectors(args.y.data, args.y.dtype, args.dim, args.y_stride) &&
+      (args.segments == 1 || args.segment_stride % 4 == 0) &&
       HasVectors(args.shared.data, args.out.dtype, args.dim, args.dim) &&
       HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
   const dim3 grid(BlocksFor(args.num_tokens, 1),

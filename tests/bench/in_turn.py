@@ -75,7 +75,7 @@ def take_rounds(options, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    programs.add_options(parser)
+    programs.add_options(parser, models=("125M", "1B", "MoE"))
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--tp", type=int, choices=(2, 4, 8), help="ranks of the second")
     which.add_argument("--before", type=pathlib.Path, help="the first: another bench_engine")

@@ -20,11 +20,11 @@ def cache_folder():
     return pathlib.Path(os.environ.get("BATON_BENCH_CACHE") or pathlib.Path(cache) / "baton-bench")
 
 
-def add_options(parser):
+def add_options(parser, models=("125M", "1B")):
     """Those that every benchmark of whole systems has; from now on SIGTERM ends the servers too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
-    parser.add_argument("--model", choices=("125M", "1B"), default="1B")
+    parser.add_argument("--model", choices=models, default="1B")
     parser.add_argument("--models", type=pathlib.Path, default=cache_folder() / "models",
                         help="folder that keeps the models (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=5)

@@ -141,6 +141,13 @@ TEST(CheckMoeArgsTest, ExpertGemmNamesTheFieldItRefuses) {
   refused([](A& a) { a.out = nullptr; }, "out = null");
   refused([](A& a) { a.weights = nullptr; }, "weights = null");
   refused([](A& a) { a.expert_offsets = nullptr; }, "expert_offsets = null");
+  refused([](A& a) { a.segments = 3; }, "segments = 3: must be 1, 2, 4 or 8");
+  refused([](A& a) { a.segments = 2; },
+          "segments = 2: must be 1, or each of a multiple of 32 of weights.k = 3");
+  refused([](A& a) { a.first_segment = 1; }, "first_segment = 1: must be in [0, 0]");
+  refused([](A& a) { a.first_segment = -1; }, "first_segment = -1: must be in [0, 0]");
+  refused([](A& a) { a.num_segments = 2; }, "num_segments = 2: must be in [1, 1]");
+  refused([](A& a) { a.num_segments = 0; }, "num_segments = 0: must be in [1, 1]");
   offsets[1] = 4;
   refused([](A&) {}, "expert_offsets[2] = 3: must be at least 4");
   offsets[1] = 2;
@@ -149,6 +156,47 @@ TEST(CheckMoeArgsTest, ExpertGemmNamesTheFieldItRefuses) {
   offsets[0] = 0;
   order[2] = -1;
   refused([](A&) {}, "row_order[2] = -1");
+}
+
+TEST(CheckMoeArgsTest, SegmentsOfExpertGemmLieApart) {
+  std::vector<PackedMatrix> wide;
+  wide.push_back(*AllocatePanels(5, 256, DType::kF32));
+  const int32_t offsets[] = {0, 3};
+  static float a[3 * 256], out[8 * 3 * 6];
+  const ExpertGemmArgs good{.a = a,
+                            .a_stride = 256,
+                            .num_a_rows = 3,
+                            .expert_offsets = offsets,
+                            .num_experts = 1,
+                            .weights = wide.data(),
+                            .out = out,
+                            .out_stride = 6,
+                            .segments = 8,
+                            .first_segment = 2,
+                            .num_segments = 6,
+                            .segment_stride = 18};
+  EXPECT_EQ(CheckArgs(good), absl::OkStatus());
+  const auto refused = [&](auto change, const std::string& message) {
+    ExpertGemmArgs args = good;
+    change(args);
+    ExpectRefused(args, message);
+  };
+  using A = ExpertGemmArgs;
+  refused([](A& x) { x.num_segments = 7; }, "num_segments = 7: must be in [1, 6]");
+  refused([](A& x) { x.first_segment = 8; }, "first_segment = 8: must be in [0, 7]");
+  refused([](A& x) { x.segment_stride = 17; }, "segment_stride = 17: must be at least 3 rows of 6");
+  refused([](A& x) { x.segment_stride = 0; }, "segment_stride = 0: must be at least 3 rows of 6");
+  refused([](A& x) { x.segment_stride = INT64_MIN; }, "segment_stride = -9223372036854775808");
+  refused([](A& x) { x.segment_stride = INT64_MAX; },
+          "segment_stride = 9223372036854775807: must be at most");
+  refused([](A& x) { x.bias = floats; }, "segments = 8: must be 1 with a bias");
+  refused([](A& x) { x.a_stride = 255; }, "a_stride = 255: must be at least 256");
+  // One has no next.
+  ExpertGemmArgs last = good;
+  last.first_segment = 7;
+  last.num_segments = 1;
+  last.segment_stride = 0;
+  EXPECT_EQ(CheckArgs(last), absl::OkStatus());
 }
 
 TEST(CheckMoeArgsTest, MatricesThatAreEmptyOrUnlikeTheFirstAreRefused) {
@@ -198,6 +246,10 @@ TEST(CheckMoeArgsTest, CombineNamesTheFieldItRefuses) {
   refused([](A& a) { a.y = nullptr; }, "y = null");
   refused([](A& a) { a.y_stride = 7; }, "y_stride = 7: must be at least 8");
   refused([](A& a) { a.out_stride = 7; }, "out_stride = 7: must be at least 8");
+  refused([](A& a) { a.segments = 0; }, "segments = 0: must be 1, 2, 4 or 8");
+  refused([](A& a) { a.segments = 16; }, "segments = 16: must be 1, 2, 4 or 8");
+  refused([](A& a) { a.segments = 2, a.segment_stride = 31; },
+          "segment_stride = 31: must be at least 4 rows of 8");
   refused([](A& a) { a.shared = a.out, a.out_stride = 9; },
           "out_stride = 9: must be dim = 8 where shared is out");
   refused([](A& a) { a.expert_ids = nullptr; }, "expert_ids = null");

@@ -66,6 +66,25 @@ struct ExpertProduct {
                     .ok());
     return out;
   }
+  // The rows of the output by columns [first, first + count) alone, in matrices of their own; what
+  // is between them and behind the last, up to `size`, is left alone.
+  std::vector<float> OfColumns(CpuKernels& kernels, int64_t first, int64_t count, int64_t stride,
+                               int64_t size) const {
+    std::vector<float> columns;
+    for (int64_t row = 0; row < std::ssize(weights) * n; ++row) {
+      columns.insert(columns.end(), b.begin() + row * k + first,
+                     b.begin() + row * k + first + count);
+    }
+    const std::vector<PackedMatrix> own = PackExperts(kernels, n, count, types.weights, columns);
+    std::vector<float> out(size, GuardedFloats::kCanary);
+    ExpertGemmArgs args = Args(out.data());
+    args.a = a.data() + first;
+    args.weights = own.data();
+    args.bias = nullptr;
+    args.out_stride = stride;
+    EXPECT_TRUE(kernels.ExpertGemm(args).ok());
+    return out;
+  }
   template <typename Sum>
   std::vector<Sum> Loop() const {
     std::vector<Sum> out;
@@ -146,6 +165,72 @@ TEST_P(ExpertGemmTest, LeavesTheGapBetweenOutputRowsAloneAndNeedsNoBias) {
         EXPECT_NEAR(got, dense[i * p.n + j] - bias, 1e-5);
       } else {
         EXPECT_EQ(got, GuardedFloats::kCanary);
+      }
+    }
+  }
+}
+
+// Experts without rows, with one, and with more than a tile and a task take; segments of one step
+// of every kernel and of more; enough work for the pool.
+TEST_P(ExpertGemmTest, ASegmentHasTheBitsOfItsColumnsAsMatricesOfTheirOwn) {
+  const auto threaded = MakeTestKernels(GetParam(), 3);
+  for (const ProductTypes& types : kProductTypes) {
+    for (const auto& [rows, segment_k, segments] :
+         {std::tuple{std::vector<int32_t>{0, 1, 0, 1}, int64_t{160}, 8},
+          {{0, 13, 1, 0}, 32, 4},
+          {{14, 600, 0}, 96, 2},
+          {{2, 0, 33}, 37, 1}}) {
+      const ExpertProduct p(*kernels_, rows, 70, segment_k * segments, types);
+      const int64_t stride = p.n + 5, segment_stride = p.num_rows() * stride + 11;
+      for (int32_t first = 0; first < segments; ++first) {
+        const int32_t count = segments - first;
+        GuardedFloats out(count * segment_stride);
+        ExpertGemmArgs args = p.Args(out.data());
+        args.bias = nullptr;
+        args.out_stride = stride;
+        args.segments = segments;
+        args.first_segment = first;
+        args.num_segments = count;
+        args.segment_stride = segment_stride;
+        ASSERT_TRUE((first % 2 == 0 ? *threaded : *kernels_).ExpertGemm(args).ok());
+        EXPECT_TRUE(out.GuardsIntact());
+        for (int32_t s = 0; s < count; ++s) {
+          const float* const got = out.data() + s * segment_stride;
+          ASSERT_EQ(
+              std::vector<float>(got, got + segment_stride),
+              p.OfColumns(*kernels_, (first + s) * segment_k, segment_k, stride, segment_stride))
+              << s << " from " << first << " of " << segments;
+        }
+      }
+    }
+  }
+}
+
+// Of few rows: eleven panels in tasks of three, the last of two, and of fewer outputs.
+TEST_P(ExpertGemmTest, ATaskOfSeveralPanelsHasTheBitsOfOnesAlone) {
+  for (const ProductTypes& types : kProductTypes) {
+    const ExpertProduct p(*kernels_, {1, 0, 2}, 10 * 32 + 5, 2048, types);
+    GuardedFloats out(p.num_rows() * p.n);
+    ASSERT_TRUE(kernels_->ExpertGemm(p.Args(out.data())).ok());
+    EXPECT_TRUE(out.GuardsIntact());
+    for (int64_t i = 0; i < p.num_rows(); ++i) {
+      const int64_t e = p.ExpertOf(i);
+      for (int64_t first = 0; first < p.n; first += kWeightRows) {
+        const int64_t count = std::min(kWeightRows, p.n - first);
+        std::vector<float> alone(count);
+        ASSERT_TRUE(kernels_
+                        ->Gemm({.a = p.a.data() + p.RowOf(i) * p.a_stride,
+                                .a_stride = p.a_stride,
+                                .m = 1,
+                                .a_rounded_to = types.activations,
+                                .weights = &p.weights[e],
+                                .bias = p.bias.data() + e * p.n + first,
+                                .out = alone.data(),
+                                .out_stride = count,
+                                .first_row = first,
+                                .num_rows = count})
+                        .ok());
+        ASSERT_EQ(std::memcmp(alone.data(), out.data() + i * p.n + first, count * 4), 0) << first;
       }
     }
   }

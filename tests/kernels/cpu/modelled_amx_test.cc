@@ -21,16 +21,21 @@ class ModelledAmxTest : public testing::Test {
   }
 
   // The product in tasks of so many tiles of rows and panels, each output as its order wants it.
-  void ExpectOrder(const Shape& shape, int64_t tiles_each, int64_t panels_each) {
+  // The matrix may have `before` columns before those that are multiplied, and as many behind.
+  void ExpectOrder(const Shape& shape, int64_t tiles_each, int64_t panels_each,
+                   int64_t before = 0) {
     const auto& [m, n, k, segments] = shape;
     const std::vector<float> a = Rounded(DType::kBF16, RandomFloats(m, m * k));
     const std::vector<float> b = Rounded(DType::kBF16, RandomFloats(n, n * k));
     const std::vector<float> bias = RandomFloats(k, n);
-    const std::vector<std::byte> stored = Encode(DType::kBF16, b);
-    const PackedMatrix packed = *AllocatePanels(n, k, DType::kBF16);
-    const Panels panels(packed);
-    PackRows({stored.data(), DType::kBF16, n}, 0, n, 0, panels);
-    PackZeroRows(n, panels);
+    const int64_t width = k + 2 * before;
+    std::vector<float> wide(n * width, NAN);
+    for (int64_t i = 0; i < n * k; ++i) wide[i / k * width + before + i % k] = b[i];
+    const std::vector<std::byte> stored = Encode(DType::kBF16, wide);
+    const PackedMatrix packed = *AllocatePanels(n, width, DType::kBF16);
+    const Panels all(packed), panels = all.Columns(before, k);
+    PackRows({stored.data(), DType::kBF16, n}, 0, n, 0, all);
+    PackZeroRows(n, all);
     RowTiles tiles{.m = m,
                    .num_tiles = (m + BATON_KERNEL_SET::kAmxTileRows - 1) /
                                 BATON_KERNEL_SET::kAmxTileRows,
@@ -77,6 +82,13 @@ TEST_F(ModelledAmxTest, AddsProductsInTheOrderOfTheInstruction) {
                              {70, 33, 64, 1},
                              {530, 40, 288, 1}}) {
     ExpectOrder(shape, 17, 9);
+  }
+}
+
+TEST_F(ModelledAmxTest, MultipliesSomeColumnsOfAMatrix) {
+  for (const Shape& shape : {Shape{1, 33, 32, 1}, {20, 70, 512, 1}, {70, 70, 320, 1}}) {
+    ExpectOrder(shape, 17, 9, 64);
+    ExpectOrder(shape, 2, 1, 64);
   }
 }
 

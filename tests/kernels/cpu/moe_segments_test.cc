@@ -10,9 +10,8 @@ namespace baton {
 namespace {
 
 // A layer of experts that ranks share, out of the operators. Each rank has of every expert some
-// rows of gate and up and those columns of down, a matrix for each of its segments. Of a segment
-// the weighted outputs of a token's experts are added; then the segments are, as the tree of
-// GemmArgs.
+// rows of gate and up and those columns of down, which are some of its segments. Of a segment the
+// weighted outputs of a token's experts are added; then the segments are, as the tree of GemmArgs.
 class MoeSegmentsTest : public KernelTest {
  protected:
   static constexpr int64_t kExperts = 4, kTopK = 3, kDim = 40, kFfn = 512, kTokens = 9;
@@ -90,36 +89,45 @@ class MoeSegmentsTest : public KernelTest {
     return activated;
   }
 
-  // [tokens, dim]: what a token's experts make of a segment of `activated`.
-  std::vector<float> Combined(const std::vector<float>& activated, int64_t ffn, int64_t at,
-                              int64_t segment) {
-    const int64_t bytes = SizeOf(types_.weights);
-    const WeightRows columns{down_bytes_.data() + segment * kSegment * bytes, types_.weights, kDim,
-                             kFfn};
+  // [tokens, dim]: what a token's experts make of `count` segments of a rank's part of `down`, from
+  // `first` on, as the tree.
+  std::vector<float> Combined(const std::vector<float>& activated, int rank, int size,
+                              int32_t first, int32_t count) {
+    const int64_t ffn = kFfn / size, bytes = SizeOf(types_.weights), stride = kDim + 2;
+    const WeightRows columns{down_bytes_.data() + rank * ffn * bytes, types_.weights, kDim, kFfn};
     const std::vector<PackedMatrix> experts =
-        Pack(std::span(&columns, 1), kSegment, kDim * kFfn * bytes);
-    std::vector<float> y(kTokens * kTopK * kDim, NAN), out(kTokens * kDim, NAN);
-    EXPECT_TRUE(kernels_->ExpertGemm({.a = activated.data() + at,
-                                      .a_stride = ffn,
-                                      .num_a_rows = kTokens * kTopK,
-                                      .a_rounded_to = types_.activations,
-                                      .expert_offsets = offsets_.data(),
-                                      .num_experts = kExperts,
-                                      .weights = experts.data(),
-                                      .out = y.data(),
-                                      .out_stride = kDim})
+        Pack(std::span(&columns, 1), ffn, kDim * kFfn * bytes);
+    const int64_t rows = kTokens * kTopK, segment_stride = rows * stride + 3;
+    std::vector<float> y(count * segment_stride, NAN), out(kTokens * kDim, NAN);
+    EXPECT_TRUE(kernels_
+                    ->ExpertGemm({.a = activated.data(),
+                                  .a_stride = ffn,
+                                  .num_a_rows = rows,
+                                  .a_rounded_to = types_.activations,
+                                  .expert_offsets = offsets_.data(),
+                                  .num_experts = kExperts,
+                                  .weights = experts.data(),
+                                  .out = y.data(),
+                                  .out_stride = stride,
+                                  .segments = kSegments / size,
+                                  .first_segment = first,
+                                  .num_segments = count,
+                                  .segment_stride = segment_stride})
                     .ok());
-    EXPECT_TRUE(kernels_->MoeCombine({.y = y.data(),
-                                      .y_stride = kDim,
-                                      .num_rows = kTokens * kTopK,
-                                      .expert_ids = ids_.data(),
-                                      .row_positions = positions_.data(),
-                                      .weights = weights_.data(),
-                                      .num_tokens = kTokens,
-                                      .top_k = kTopK,
-                                      .dim = kDim,
-                                      .out = out.data(),
-                                      .out_stride = kDim})
+    EXPECT_TRUE(kernels_
+                    ->MoeCombine({.y = y.data(),
+                                  .y_stride = stride,
+                                  .num_rows = rows,
+                                  .segments = count,
+                                  .segment_stride = segment_stride,
+                                  .expert_ids = ids_.data(),
+                                  .row_positions = positions_.data(),
+                                  .weights = weights_.data(),
+                                  .num_tokens = kTokens,
+                                  .top_k = kTopK,
+                                  .dim = kDim,
+                                  .out = out.data(),
+                                  .out_stride = kDim})
                     .ok());
     return out;
   }
@@ -135,17 +143,16 @@ class MoeSegmentsTest : public KernelTest {
     return out;
   }
 
-  // As so many ranks.
-  std::vector<float> Run(int size) {
+  // As so many ranks, with so many segments at once.
+  std::vector<float> Run(int size, int32_t at_once) {
     std::vector<std::vector<float>> of_ranks;
     for (int rank = 0; rank < size; ++rank) {
       const std::vector<float> activated = Activated(rank, size);
-      std::vector<std::vector<float>> of_segments;
-      for (int64_t s = 0; s < kSegments / size; ++s) {
-        of_segments.push_back(
-            Combined(activated, kFfn / size, s * kSegment, rank * (kSegments / size) + s));
+      std::vector<std::vector<float>> parts;
+      for (int32_t s = 0; s < kSegments / size; s += at_once) {
+        parts.push_back(Combined(activated, rank, size, s, at_once));
       }
-      of_ranks.push_back(Fold(of_segments));
+      of_ranks.push_back(Fold(parts));
     }
     return Fold(of_ranks);
   }
@@ -180,7 +187,7 @@ class MoeSegmentsTest : public KernelTest {
 TEST_P(MoeSegmentsTest, SegmentsAreCombinedEachAndThenFolded) {
   for (const ProductTypes& types : kProductTypes) {
     Fill(types);
-    const std::vector<float> activated = Activated(0, 1), out = Run(1);
+    const std::vector<float> activated = Activated(0, 1), out = Run(1, kSegments);
     for (int64_t token = 0; token < kTokens; ++token) {
       for (int64_t j = 0; j < kDim; ++j) {
         ASSERT_EQ(out[token * kDim + j], Expected(activated, token, j, 0, kSegments))
@@ -190,11 +197,15 @@ TEST_P(MoeSegmentsTest, SegmentsAreCombinedEachAndThenFolded) {
   }
 }
 
-TEST_P(MoeSegmentsTest, EveryNumberOfRanksHasTheBitsOfOne) {
+TEST_P(MoeSegmentsTest, EveryNumberOfRanksAndOfSegmentsAtOnceHasTheBitsOfOne) {
   for (const ProductTypes& types : kProductTypes) {
     Fill(types);
-    const std::vector<float> one = Run(1);
-    for (const int size : {2, 4, 8}) EXPECT_EQ(Run(size), one) << size << " ranks";
+    const std::vector<float> one = Run(1, kSegments);
+    for (const int size : {1, 2, 4, 8}) {
+      for (int32_t at_once = 1; at_once <= kSegments / size; at_once *= 2) {
+        EXPECT_EQ(Run(size, at_once), one) << size << " ranks, " << at_once << " segments at once";
+      }
+    }
   }
 }
 

@@ -30,6 +30,19 @@ TEST(PackedPanelsTest, PairsOfBf16LieSideBySide) {
   EXPECT_EQ(m.IndexOf(34, 4), m.IndexOf(33, 4) + 2);
 }
 
+TEST(PackedPanelsTest, ColumnsLieWhereTheMatrixHasThem) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const PackedMatrix m = *AllocatePanels(70, 96, dtype);
+    const Panels all(m), columns = all.Columns(32, 64);
+    EXPECT_EQ(columns.data(), m.data() + all.IndexOf(0, 32) * SizeOf(dtype));
+    EXPECT_EQ(columns.k(), 64);
+    EXPECT_EQ(columns.panel_bytes(), 64 * 32 * SizeOf(dtype));
+    EXPECT_EQ(columns.data() + columns.panel_stride(),
+              m.data() + all.IndexOf(32, 32) * SizeOf(dtype));
+    EXPECT_EQ(columns.Rows(64, 6).data(), m.data() + all.IndexOf(64, 32) * SizeOf(dtype));
+  }
+}
+
 TEST(PackedPanelsTest, MemoryIsAlignedToTheLinesOfTheCache) {
   for (const int64_t k : {1, 100, 100'000}) {
     const PackedMatrix m = *AllocatePanels(33, k, DType::kBF16);

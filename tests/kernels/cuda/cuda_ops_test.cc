@@ -201,7 +201,9 @@ TEST_F(CudaOpsTest, ProductsOfExpertsNameWhatIsWrong) {
                                {"num_a_rows", [](auto& a) { a.num_a_rows = INT64_MAX; }},
                                {"num_experts", [](auto& a) { a.num_experts = 1025; }},
                                {"a_stride", [](auto& a) { a.a_stride = kDim - 1; }},
-                               {"out_stride", [](auto& a) { a.out_stride = kDim - 1; }}});
+                               {"out_stride", [](auto& a) { a.out_stride = kDim - 1; }},
+                               {"segments", [](auto& a) { a.segments = 3; }},
+                               {"num_segments", [](auto& a) { a.num_segments = 2; }}});
   ExpertGemmArgs spoiled = args;
   spoiled.weights = of_cpu;
   EXPECT_EQ(device_->ops().ExpertGemm(spoiled).message(),

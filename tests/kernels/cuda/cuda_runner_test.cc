@@ -156,7 +156,7 @@ TEST(CudaRunnerTest, MemoryIsTakenInFewPiecesHoweverManyExpertsThereAre) {
     return emulation::GetStatistics().allocations - before;
   };
   const int64_t of_few = allocations(8);
-  EXPECT_LE(allocations(72), of_few + 4);  // 64 experts more, of 2 to 9 matrices.
+  EXPECT_LE(allocations(72), of_few + 4);  // 64 experts more, of 2 matrices.
 }
 #endif
 

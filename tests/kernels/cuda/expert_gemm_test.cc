@@ -28,6 +28,7 @@ class ExpertGemmTest : public DeviceTest, public testing::WithParamInterface<Typ
     bool bias = false;
     int64_t a_gap = 0;
     size_t a_shift = 0;
+    int32_t segments = 1;
   };
 
   static std::vector<int32_t> OffsetsOf(const std::vector<int32_t>& counts) {
@@ -102,6 +103,63 @@ class ExpertGemmTest : public DeviceTest, public testing::WithParamInterface<Typ
       ASSERT_EQ(std::vector<float>(begin, begin + count * out_stride), alone.Read()) << e;
     }
   }
+
+  void ExpectSegments(const Problem& problem) {
+    SCOPED_TRACE(problem.k);
+    const auto [in, out_type] = GetParam();
+    const int64_t n = problem.n, k = problem.k, part = k / problem.segments;
+    const std::vector<int32_t> offsets = OffsetsOf(problem.counts);
+    const int64_t rows = offsets.back(), stride = k + problem.a_gap, out_stride = n + 3;
+    const int64_t segment_stride = rows * out_stride + 5;
+    const DeviceFloats a(in, Rounded(in, RandomFloats(n, rows * stride)), problem.a_shift);
+    const DeviceArray<int32_t> there_offsets(offsets);
+    const auto experts = std::ssize(problem.counts);
+    std::vector<std::vector<float>> values;
+    std::vector<PackedMatrix> weights;
+    for (int64_t e = 0; e < experts; ++e) {
+      values.push_back(Rounded(in, RandomFloats(e + 50, n * k)));
+      weights.push_back(DeviceMatrix(in, values[e], n, k));
+    }
+    const ExpertGemmArgs args{.a = a,
+                              .a_stride = stride,
+                              .num_a_rows = rows,
+                              .expert_offsets = there_offsets.data(),
+                              .num_experts = experts,
+                              .out_stride = out_stride,
+                              .segment_stride = segment_stride};
+    for (int32_t first = 0; first < problem.segments; first += 1 + first) {
+      const int32_t count = problem.segments - first;
+      const DeviceFloats out(out_type, std::vector<float>(count * segment_stride, 7));
+      ExpertGemmArgs some = args;
+      some.weights = weights.data();
+      some.out = out;
+      some.segments = problem.segments;
+      some.first_segment = first;
+      some.num_segments = count;
+      ASSERT_EQ(ExpertGemm(some, nullptr), cudaSuccess);
+      const std::vector<float> got = out.Read();
+      for (int32_t s = 0; s < count; ++s) {
+        std::vector<PackedMatrix> own;
+        for (int64_t e = 0; e < experts; ++e) {
+          std::vector<float> columns;
+          for (int64_t row = 0; row < n; ++row) {
+            const auto from = values[e].begin() + row * k + (first + s) * part;
+            columns.insert(columns.end(), from, from + part);
+          }
+          own.push_back(DeviceMatrix(in, columns, n, part));
+        }
+        const DeviceFloats alone(out_type, std::vector<float>(segment_stride, 7));
+        ExpertGemmArgs one = args;
+        one.a = ConstFloats(a).At((first + s) * part);
+        one.weights = own.data();
+        one.out = alone;
+        ASSERT_EQ(ExpertGemm(one, nullptr), cudaSuccess);
+        const auto begin = got.begin() + s * segment_stride;
+        ASSERT_EQ(std::vector<float>(begin, begin + segment_stride), alone.Read())
+            << s << " from " << first << " of " << problem.segments;
+      }
+    }
+  }
 };
 
 // Each shape of tile: 16, 64 and 128 rows, of experts with none, one, as many, and one more.
@@ -129,6 +187,14 @@ TEST_P(ExpertGemmTest, RowsComeInAnyOrderAndFromAnywhere) {
   for (int32_t i = 0; i < 40; ++i) order[i] = 39 - i;
   ExpectRowsOfGemm({.n = 5, .k = 8, .top_k = 2, .counts = {0, 0, 0, 40, 0, 0}, .order = order},
                    "all to one");
+}
+
+// Each shape of tile; segments whose k are a whole step of the tiles and less than one.
+TEST_P(ExpertGemmTest, ASegmentHasTheBitsOfItsColumnsAsMatricesOfTheirOwn) {
+  ExpectSegments({.n = 65, .k = 8 * 32, .counts = {0, 1, 0}, .segments = 8});
+  ExpectSegments({.n = 70, .k = 4 * 96, .counts = {16, 0, 17, 1}, .a_gap = 8, .segments = 4});
+  ExpectSegments({.n = 9, .k = 2 * 160, .counts = {64, 65}, .a_gap = 3, .segments = 2});
+  ExpectSegments({.n = 17, .k = 2 * 32, .counts = {129, 130}, .a_shift = 1, .segments = 2});
 }
 
 // More than a launch takes; of the others there are no weights.

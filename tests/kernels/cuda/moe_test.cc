@@ -36,6 +36,9 @@ void CopyTo(T* to, const std::vector<T>& from) {
 int64_t Span(int64_t rows, int64_t stride, int64_t width) {
   return rows == 0 ? 0 : (rows - 1) * stride + width;
 }
+int64_t SpanOf(int64_t segments, int64_t segment_stride, int64_t span) {
+  return span == 0 ? 0 : Span(segments, segment_stride, span);
+}
 
 absl::Status EndOf(cudaError_t launched) {
   if (launched == cudaSuccess) launched = cudaDeviceSynchronize();
@@ -103,7 +106,9 @@ class ExpertsOnDevice : public CpuKernels, public HasOwnProducts {
     const int64_t k = host.weights->k(), n = host.weights->n();
     const int64_t a_rows = host.row_order == nullptr ? rows : host.num_a_rows;
     const DeviceFloats a(compute_, Copied(host.a.f32(), Span(a_rows, host.a_stride, k)));
-    const DeviceFloats out(DType::kF32, Copied(host.out.f32(), Span(rows, host.out_stride, n)));
+    const DeviceFloats out(DType::kF32,
+                           Copied(host.out.f32(), SpanOf(host.num_segments, host.segment_stride,
+                                                         Span(rows, host.out_stride, n))));
     const DeviceArray<int32_t> order(Copied(host.row_order, rows)),
         offsets(Copied(host.expert_offsets, host.num_experts + 1));
     const DeviceArray<float> bias(Copied(host.bias, host.num_experts * n));
@@ -129,7 +134,8 @@ class ExpertsOnDevice : public CpuKernels, public HasOwnProducts {
     Begin();
     const int64_t tokens = host.num_tokens, choices = tokens * host.top_k, dim = host.dim;
     const DeviceFloats y(DType::kF32,
-                         Copied(host.y.f32(), Span(host.num_rows, host.y_stride, dim)));
+                         Copied(host.y.f32(), SpanOf(host.segments, host.segment_stride,
+                                                     Span(host.num_rows, host.y_stride, dim))));
     const DeviceFloats out(host.round_to,
                            Copied(host.out.f32(), Span(tokens, host.out_stride, dim)));
     const DeviceFloats shared(host.round_to, Copied(host.shared.f32(), tokens * dim));
@@ -198,8 +204,17 @@ TEST_P(MoeTypesTest, CombinesRowsOfEveryType) {
   const int64_t tokens = 3, k = 2, rows = 5;
   const std::vector<int32_t> ids = {4, 1, 0, 3, 2, 2}, positions = {4, 0, 1, 3, -1, 2};
   const std::vector<float> weights = RandomFloats(seed, tokens * k);
-  for (const int64_t dim : {4, 6, 520, 521}) {
-    const std::vector<float> y = Rounded(in, RandomFloats(seed + 1, rows * dim));
+  for (const auto& [dim, segments, gap] : {std::tuple{int64_t{4}, 1, 0},
+                                           {6, 1, 0},
+                                           {520, 1, 0},
+                                           {521, 1, 0},
+                                           {520, 2, 4},
+                                           {4, 4, 0},
+                                           {521, 4, 3},
+                                           {520, 8, 1},
+                                           {524, 8, 8}}) {
+    const int64_t segment_stride = rows * dim + gap;
+    const std::vector<float> y = Rounded(in, RandomFloats(seed + 1, segments * segment_stride));
     const std::vector<float> shared = Rounded(out_type, RandomFloats(seed + 2, tokens * dim));
     const DeviceFloats there_y(in, y), there_shared(out_type, shared), out(out_type, tokens * dim);
     const DeviceArray<int32_t> there_ids(ids), there_positions(positions);
@@ -207,6 +222,8 @@ TEST_P(MoeTypesTest, CombinesRowsOfEveryType) {
     ASSERT_EQ(MoeCombine({.y = there_y,
                           .y_stride = dim,
                           .num_rows = rows,
+                          .segments = segments,
+                          .segment_stride = segment_stride,
                           .expert_ids = there_ids.data(),
                           .row_positions = there_positions.data(),
                           .weights = there_weights.data(),
@@ -222,14 +239,21 @@ TEST_P(MoeTypesTest, CombinesRowsOfEveryType) {
     const int orders[3][2] = {{1, 0}, {0, 1}, {0, 1}};
     std::vector<float> expected(tokens * dim);
     for (int64_t i = 0; i < tokens * dim; ++i) {
+      std::vector<float> sums(segments);
       for (const int c : orders[i / dim]) {
         const int64_t choice = i / dim * k + c;
         if (positions[choice] < 0) continue;
-        expected[i] = std::fma(weights[choice], y[positions[choice] * dim + i % dim], expected[i]);
+        for (int s = 0; s < segments; ++s) {
+          const float one = y[s * segment_stride + positions[choice] * dim + i % dim];
+          sums[s] = std::fma(weights[choice], one, sums[s]);
+        }
       }
-      expected[i] += shared[i];
+      for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+        for (size_t s = 0; s < sums.size() / 2; ++s) sums[s] = sums[2 * s] + sums[2 * s + 1];
+      }
+      expected[i] = sums[0] + shared[i];
     }
-    EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim;
+    EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim << ", " << segments << " segments";
   }
 }
 

@@ -13,7 +13,9 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kTokens = 6, kHidden = 10, kExperts = 4, kTopK = 2, kFfn = 64;
+constexpr int64_t kTokens = 6, kHidden = 10, kExperts = 4, kTopK = 2, kFfn = 256;
+// Of these not all segments are computed at once.
+constexpr int64_t kManyTokens = 130;
 
 std::vector<float> RandomNumbers(uint64_t seed, int64_t count) {
   Random random(seed);
@@ -37,31 +39,25 @@ class ExpertLayerTest : public testing::TestWithParam<int32_t> {
   ExpertLayerTest() {
     ModelConfig config{.hidden_size = kHidden};
     config.experts = {.count = kExperts, .top_k = kTopK, .ffn_size = kFfn, .renormalize = true};
-    layer_ = *ExpertLayer::Create({.config = config,
-                                   .shape = {.expert_ffn_size = kFfn,
-                                             .expert_down_segments = GetParam()},
-                                   .device = cpu_.device.get(),
-                                   .max_tokens = kTokens});
+    layer_ = *ExpertLayer::Create(
+        {.config = config,
+         .shape = {.expert_ffn_size = kFfn, .expert_down_segments = GetParam()},
+         .device = cpu_.device.get(),
+         .max_tokens = kManyTokens});
     packed_.router = Pack(router_, kExperts, kHidden);
     packed_.shared_gate = Pack(shared_gate_, 1, kHidden);
-    packed_.down.resize(GetParam());
-    const int64_t part = kFfn / GetParam();
     for (int64_t e = 0; e < kExperts; ++e) {
       gate_up_.push_back(RandomNumbers(10 + e, 2 * kFfn * kHidden));
       down_.push_back(RandomNumbers(20 + e, kHidden * kFfn));
       packed_.gate_up.push_back(Pack(gate_up_[e], 2 * kFfn, kHidden));
-      for (int32_t s = 0; s < GetParam(); ++s) {
-        packed_.down[s].push_back(Pack(down_[e], kHidden, part, s * part, kFfn));
-      }
+      packed_.down.push_back(Pack(down_[e], kHidden, kFfn));
     }
   }
 
-  PackedMatrix Pack(const std::vector<float>& values, int64_t rows, int64_t k, int64_t first = 0,
-                    int64_t stride = 0) {
-    const WeightRows all{.data = reinterpret_cast<const std::byte*>(values.data() + first),
+  PackedMatrix Pack(const std::vector<float>& values, int64_t rows, int64_t k) {
+    const WeightRows all{.data = reinterpret_cast<const std::byte*>(values.data()),
                          .dtype = DType::kF32,
-                         .num_rows = rows,
-                         .row_stride = stride};
+                         .num_rows = rows};
     return *cpu_.device->Pack({.parts = &all, .num_parts = 1, .k = k});
   }
 
@@ -97,29 +93,32 @@ class ExpertLayerTest : public testing::TestWithParam<int32_t> {
   const Processors cpu_ = *MakeDevice({});
   const std::vector<float> router_ = RandomNumbers(1, kExperts * kHidden);
   const std::vector<float> shared_gate_ = RandomNumbers(2, kHidden);
-  std::vector<float> x_ = RandomNumbers(3, kTokens * kHidden);
+  std::vector<float> x_ = RandomNumbers(3, kManyTokens* kHidden);
   std::vector<std::vector<float>> gate_up_, down_;
   PackedExperts packed_;
   std::unique_ptr<ExpertLayer> layer_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Segments, ExpertLayerTest, testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Segments, ExpertLayerTest, testing::Values(1, 2, 8));
 
 TEST_P(ExpertLayerTest, ATokenGetsTheWeightedSumOfItsExperts) {
-  std::vector<float> out(kTokens * kHidden, NAN);
-  ASSERT_EQ(layer_->Run(packed_, x_.data(), kTokens, out.data()), absl::OkStatus());
-  for (int64_t t = 0; t < kTokens; ++t) {
-    const std::vector<double> expected = Expected(t);
-    for (int64_t i = 0; i < kHidden; ++i) {
-      EXPECT_NEAR(out[t * kHidden + i], expected[i], 1e-5) << t << " " << i;
+  for (const int64_t tokens : {kTokens, kManyTokens}) {
+    std::vector<float> out(tokens * kHidden, NAN);
+    ASSERT_EQ(layer_->Run(packed_, x_.data(), tokens, out.data()), absl::OkStatus());
+    for (int64_t t = 0; t < tokens; ++t) {
+      const std::vector<double> expected = Expected(t);
+      for (int64_t i = 0; i < kHidden; ++i) {
+        EXPECT_NEAR(out[t * kHidden + i], expected[i], 1e-5) << t << " " << i;
+      }
     }
   }
 }
 
+// Also where those many have their segments a few at a time.
 TEST_P(ExpertLayerTest, ATokenGetsTheSameAloneAndAmongOthers) {
-  std::vector<float> all(kTokens * kHidden), one(kHidden);
-  ASSERT_EQ(layer_->Run(packed_, x_.data(), kTokens, all.data()), absl::OkStatus());
-  for (int64_t t = 0; t < kTokens; ++t) {
+  std::vector<float> all(kManyTokens * kHidden), one(kHidden);
+  ASSERT_EQ(layer_->Run(packed_, x_.data(), kManyTokens, all.data()), absl::OkStatus());
+  for (int64_t t = 0; t < kManyTokens; ++t) {
     ASSERT_EQ(layer_->Run(packed_, &x_[t * kHidden], 1, one.data()), absl::OkStatus());
     EXPECT_THAT(one, testing::ElementsAreArray(&all[t * kHidden], kHidden));
   }
