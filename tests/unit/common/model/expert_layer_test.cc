@@ -114,13 +114,15 @@ TEST_P(ExpertLayerTest, ATokenGetsTheWeightedSumOfItsExperts) {
   }
 }
 
-// Also where those many have their segments a few at a time.
+// Also where the others have their segments a few at a time: of eight, four, two and one.
 TEST_P(ExpertLayerTest, ATokenGetsTheSameAloneAndAmongOthers) {
-  std::vector<float> all(kManyTokens * kHidden), one(kHidden);
-  ASSERT_EQ(layer_->Run(packed_, x_.data(), kManyTokens, all.data()), absl::OkStatus());
-  for (int64_t t = 0; t < kManyTokens; ++t) {
-    ASSERT_EQ(layer_->Run(packed_, &x_[t * kHidden], 1, one.data()), absl::OkStatus());
-    EXPECT_THAT(one, testing::ElementsAreArray(&all[t * kHidden], kHidden));
+  for (const int64_t tokens : {kTokens, int64_t{64}, int64_t{100}, kManyTokens}) {
+    std::vector<float> all(tokens * kHidden), one(kHidden);
+    ASSERT_EQ(layer_->Run(packed_, x_.data(), tokens, all.data()), absl::OkStatus());
+    for (int64_t t = 0; t < tokens; ++t) {
+      ASSERT_EQ(layer_->Run(packed_, &x_[t * kHidden], 1, one.data()), absl::OkStatus());
+      EXPECT_THAT(one, testing::ElementsAreArray(&all[t * kHidden], kHidden));
+    }
   }
 }
 
