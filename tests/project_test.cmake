@@ -1,8 +1,9 @@
 # project_test(NAME n LABEL unit SRCS ... DEPS ... [OPTIMISED]): a GoogleTest program that is one ctest
 # with one label. The target tests-LABEL builds all programs of a label. Unit tests run in the
 # sanitizer build, but OPTIMISED ones, which judge time or memory, in an optimised one, label `optimised`.
-# Tests start in the order of their COST, in seconds. They take two of ctest's slots, a core; those
-# that mostly wait (WAITS) one. SHARDS of a program are as many ctests, which share its cases out.
+# Tests start in the order of their COST, in seconds; unit tests without one, which are short, before
+# all others: most mistakes show there. They take two of ctest's slots, a core; those that mostly wait
+# (WAITS) one. SHARDS of a program are as many ctests, which share its cases out.
 function(project_test)
   cmake_parse_arguments(ARG "OPTIMISED;WAITS" "NAME;LABEL;TIMEOUT;COST;SHARDS" "SRCS;DEPS" ${ARGN})
   if(NOT BATON_TESTS)
@@ -50,6 +51,9 @@ function(project_test)
   set_tests_properties(${tests} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
   if(ARG_WAITS)
     set_tests_properties(${tests} PROPERTIES PROCESSORS 1)
+  endif()
+  if(NOT ARG_COST AND ARG_LABEL STREQUAL "unit")
+    set(ARG_COST 1000)
   endif()
   if(ARG_COST)
     set_tests_properties(${tests} PROPERTIES COST ${ARG_COST})
