@@ -67,12 +67,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void WaitForRequest();
   void RawRead();
   void OnReadable(Error error);
-  void ReadHeader();
-  void OnHeader(Error error);
+  void BeginRequest();
+  void ReadHead();
+  void OnHead();
+  void AwaitMore();
   std::optional<Response> CheckHead(Request& head);
   std::optional<Response> PrepareBody(const Request& head);
-  void ReadBody(Request head);
-  void OnBody(Error error, Request head);
+  void ReadBody();
   std::optional<Response> CountBody(int64_t bytes);
   void Dispatch(Request request);
   bool SkipBody();
@@ -81,7 +82,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void WriteHead(const Response& response, std::string_view framing);
   void EndAnswer(bool close);
-  void WatchSilence(uint64_t id);
+  void BreakSilence(Time now);
   void Enqueue(std::string_view bytes);
   void WriteSome();
   void AwaitWritable();
@@ -93,23 +94,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnPeerClosed();
   void Close();
 
-  // Closes the connection when it fires; arming it again or disarming it takes that back.
-  struct Watchdog {
-    boost::asio::steady_timer timer;
-    uint64_t armed = 0;  // How often; a timer that fires late is of an earlier time.
-  };
-  void Arm(Watchdog& watchdog, Duration timeout);
-  static void Disarm(Watchdog& watchdog);
+  // To be called where a deadline may have become earlier.
+  void Schedule();
+  void OnTimer();
   void ReleaseBody();
 
   const std::shared_ptr<ServerCore> core_;
   HttpStream stream_;
-  Watchdog read_watchdog_;
-  Watchdog write_watchdog_;
-  boost::asio::steady_timer silence_;  // Of a stream of events.
+  boost::asio::steady_timer timer_;
+  Time looks_at_ = kNever;  // When the timer looks at the deadlines.
+  // The connection ends.
+  Time read_deadline_ = kNever;
+  Time write_deadline_ = kNever;
+  Time silence_deadline_ = kNever;  // A stream of events says that it lives.
   Time last_written_{};
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  Request head_;  // Of the body that is being read.
   const Route* route_ = nullptr;
   State state_ = State::kIdle;
   bool read_pending_ = false;
@@ -134,7 +135,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string sending_;
   size_t sent_ = 0;  // Of `sending_`.
   bool writing_ = false;
-  std::optional<int64_t> owed_bytes_;  // To be taken before the write watchdog fires, if armed.
+  std::optional<int64_t> owed_bytes_;  // To be taken before write_deadline_, if any.
 
   std::atomic<int64_t> queued_bytes_{0};  // Any thread.
   std::atomic<bool> gone_{false};         // Any thread; written on the I/O thread.
