@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -274,7 +275,7 @@ class SharedNode : public Node<DecodeMail> {
     EXPECT_FALSE(std::exchange(in_turn_, true)) << "somebody else is in a turn, or this one is";
     const CallId call = std::get<CallBroken>(mail).call;
     calls.push_back(call);
-    threads.push_back(std::this_thread::get_id());
+    last_thread = std::this_thread::get_id();
     if (on_call) on_call(call);
     in_turn_ = false;
   }
@@ -284,7 +285,7 @@ class SharedNode : public Node<DecodeMail> {
   Time NextDeadline() const override { return deadline; }
 
   std::vector<CallId> calls;
-  std::vector<std::thread::id> threads;  // Of `calls`.
+  std::atomic<std::thread::id> last_thread;
   std::function<void(CallId)> on_call;
   std::function<void()> on_step;
   Time deadline = kNever;
@@ -301,7 +302,7 @@ void TakeTurn(NodeThread<DecodeMail>& thread, const SharedNode& node) {
     thread.PostAll(MailOf(kIdle));
     while (thread.InTurnFor(SteadyNow()) > Duration::zero()) {
     }
-    was_here = !node.threads.empty() && node.threads.back() == std::this_thread::get_id();
+    was_here = node.last_thread.load() == std::this_thread::get_id();
   }
 }
 
@@ -325,7 +326,7 @@ TEST(NodeThreadTest, WhoPostsTakesTheTurnIfNobodyIsInOne) {
   thread.Stop();
   ASSERT_GE(node.calls.size(), 3u);
   EXPECT_THAT(std::vector<CallId>(node.calls.end() - 2, node.calls.end()), ElementsAre(1, 2));
-  EXPECT_NE(node.threads.back(), std::this_thread::get_id()) << "a poster has one turn";
+  EXPECT_NE(node.last_thread.load(), std::this_thread::get_id()) << "a poster has one turn";
 }
 
 TEST(NodeThreadTest, ADeadlineOfAPostersTurnIsKept) {
