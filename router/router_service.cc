@@ -86,9 +86,7 @@ class RouterService::DrivenNode : public Node<RouterMail> {
 
 RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy)
     : options_(std::move(options)),
-      thread_({.name = "router",
-               .max_offered_requests = options_.max_offered_requests,
-               .posters_take_turns = true}),
+      thread_({.name = "router", .max_offered_requests = options_.max_offered_requests}),
       links_({.workers = options_.workers,
               .tls = options_.tls,
               .in_turn_for = [this] { return thread_.InTurnFor(SteadyNow()); }},

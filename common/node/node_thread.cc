@@ -25,49 +25,42 @@ NodeThread<Mail>::~NodeThread() { Stop(); }
 
 template <typename Mail>
 bool NodeThread<Mail>::Offer(Mail mail) {
-  Lock lock(mutex_);
-  if (stopped_ || num_offered_ >= options_.max_offered_requests) return false;
-  ++num_offered_;
-  mail_.push_back({.mail = std::move(mail), .offered = true});
-  Wake(std::move(lock), /*takes_turn=*/false);
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_ || num_offered_ >= options_.max_offered_requests) return false;
+    ++num_offered_;
+    mail_.push_back({.mail = std::move(mail), .offered = true});
+  }
+  wake_.notify_one();
   return true;
 }
 
 template <typename Mail>
 void NodeThread<Mail>::Post(Mail mail) {
-  Lock lock(mutex_);
-  if (stopped_) return;
-  mail_.push_back({.mail = std::move(mail), .offered = false});
-  Wake(std::move(lock), /*takes_turn=*/false);
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    mail_.push_back({.mail = std::move(mail), .offered = false});
+  }
+  wake_.notify_one();
 }
 
 template <typename Mail>
 void NodeThread<Mail>::PostAll(std::vector<Mail> mail) {
-  Lock lock(mutex_);
-  if (stopped_) return;
-  for (Mail& one : mail) mail_.push_back({.mail = std::move(one), .offered = false});
-  Wake(std::move(lock), options_.posters_take_turns);
-}
-
-template <typename Mail>
-void NodeThread<Mail>::Wake(Lock lock, bool takes_turn) {
-  if (in_turn_) return;
-  if (takes_turn && started_) {
-    TakeTurn(lock);
-    if (mail_.empty() && deadline_ >= sleeps_until_ && !stopped_) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    for (Mail& one : mail) mail_.push_back({.mail = std::move(one), .offered = false});
   }
-  lock.unlock();
   wake_.notify_one();
 }
 
 template <typename Mail>
 void NodeThread<Mail>::Start(Node<Mail>* node, std::function<void(Time now)> after_step) {
   BATON_CHECK(!thread_.joinable());
-  node_ = node;
-  after_step_ = std::move(after_step);
-  thread_ = std::thread([this] {
+  thread_ = std::thread([this, node, after_step = std::move(after_step)] {
     NameThisThread(options_.name.c_str());
-    Run();
+    Run(node, after_step);
   });
 }
 
@@ -87,52 +80,42 @@ Duration NodeThread<Mail>::InTurnFor(Time now) const {
 }
 
 template <typename Mail>
-bool NodeThread<Mail>::AwaitTurn(Lock& lock) {
-  while (in_turn_ || (!stopped_ && mail_.empty() && SteadyNow() < deadline_)) {
-    sleeps_until_ = in_turn_ ? kNever : deadline_;
-    if (sleeps_until_ == kNever) {
-      wake_.wait(lock);
-    } else {
-      wake_.wait_until(lock,
-                       std::chrono::steady_clock::time_point(sleeps_until_.time_since_epoch()));
-    }
-    sleeps_until_ = Time{};
+bool NodeThread<Mail>::WaitForMail(Time deadline, std::vector<Entry>* taken) {
+  // What a flood of mail took goes when it is over, of both lists, one turn after the other.
+  const bool is_over = taken->size() < taken->capacity() / 8;
+  if (taken->capacity() > kMostRoom && is_over) std::vector<Entry>().swap(*taken);
+  const auto ready = [this] { return stopped_ || !mail_.empty(); };
+  std::unique_lock lock(mutex_);
+  if (deadline == kNever) {
+    wake_.wait(lock, ready);
+  } else {
+    wake_.wait_until(lock, std::chrono::steady_clock::time_point(deadline.time_since_epoch()),
+                     ready);
   }
+  taken->clear();
+  taken->swap(mail_);
   return !stopped_;
 }
 
 template <typename Mail>
-void NodeThread<Mail>::TakeTurn(Lock& lock) {
-  in_turn_ = true;
-  taken_.clear();
-  taken_.swap(mail_);
-  lock.unlock();
-  const Time now = SteadyNow();
-  turn_began_ = now;
-  for (Entry& entry : taken_) {
-    node_->Handle(std::move(entry.mail), now);
-    if (entry.offered) {
-      std::lock_guard offered(mutex_);
-      --num_offered_;
+void NodeThread<Mail>::Run(Node<Mail>* node, const std::function<void(Time now)>& after_step) {
+  std::vector<Entry> taken;
+  Time deadline = SteadyNow();  // The first Step comes at once.
+  while (WaitForMail(deadline, &taken)) {
+    const Time now = SteadyNow();
+    turn_began_ = now;
+    for (Entry& entry : taken) {
+      node->Handle(std::move(entry.mail), now);
+      if (entry.offered) {
+        std::lock_guard lock(mutex_);
+        --num_offered_;
+      }
     }
+    node->Step(now);
+    if (after_step) after_step(now);
+    deadline = node->NextDeadline();
+    turn_began_ = kNever;
   }
-  node_->Step(now);
-  if (after_step_) after_step_(now);
-  const Time deadline = node_->NextDeadline();
-  turn_began_ = kNever;
-  // What a flood of mail took goes when it is over, of both lists, one turn after the other.
-  const bool is_over = taken_.size() < taken_.capacity() / 8;
-  if (taken_.capacity() > kMostRoom && is_over) std::vector<Entry>().swap(taken_);
-  lock.lock();
-  deadline_ = deadline;
-  in_turn_ = false;
-}
-
-template <typename Mail>
-void NodeThread<Mail>::Run() {
-  Lock lock(mutex_);
-  started_ = true;
-  while (AwaitTurn(lock)) TakeTurn(lock);
 }
 
 template class NodeThread<DecodeMail>;

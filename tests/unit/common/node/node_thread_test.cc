@@ -5,15 +5,11 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <future>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/node/worker_mail.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -264,137 +260,6 @@ TEST(NodeThreadTest, NodeMayPostToItself) {
   thread.Post(CallBroken{.call = 1});
   node.done.Wait();
   thread.Stop();
-}
-
-std::vector<DecodeMail> MailOf(CallId call) { return {CallBroken{.call = call}}; }
-
-// Driven by one thread at a time, not always the same.
-class SharedNode : public Node<DecodeMail> {
- public:
-  void Handle(DecodeMail mail, Time) override {
-    EXPECT_FALSE(std::exchange(in_turn_, true)) << "somebody else is in a turn, or this one is";
-    const CallId call = std::get<CallBroken>(mail).call;
-    calls.push_back(call);
-    last_thread = std::this_thread::get_id();
-    if (on_call) on_call(call);
-    in_turn_ = false;
-  }
-  void Step(Time) override {
-    if (on_step) on_step();
-  }
-  Time NextDeadline() const override { return deadline; }
-
-  std::vector<CallId> calls;
-  std::atomic<std::thread::id> last_thread;
-  std::function<void(CallId)> on_call;
-  std::function<void()> on_step;
-  Time deadline = kNever;
-
- private:
-  bool in_turn_ = false;
-};
-
-constexpr CallId kIdle = 0;
-
-// Takes a turn here: soon, as the thread sleeps when it has had its first.
-void TakeTurn(NodeThread<DecodeMail>& thread, const SharedNode& node) {
-  for (bool was_here = false; !was_here;) {
-    thread.PostAll(MailOf(kIdle));
-    while (thread.InTurnFor(SteadyNow()) > Duration::zero()) {
-    }
-    was_here = node.last_thread.load() == std::this_thread::get_id();
-  }
-}
-
-TEST(NodeThreadTest, WhoPostsTakesTheTurnIfNobodyIsInOne) {
-  SharedNode node;
-  NodeThread<DecodeMail> thread({.posters_take_turns = true});
-  thread.Start(&node, nullptr);
-  node.on_call = [&](CallId call) {
-    if (call == kIdle) return;
-    // Not within this turn, and no turn of another poster's.
-    std::jthread([&] { thread.PostAll(MailOf(call + 1)); });
-    node.on_call = nullptr;
-  };
-  TakeTurn(thread, node);
-  Signal stepped;
-  node.on_step = [&] {
-    if (node.calls.back() == 2) stepped.Set();
-  };
-  thread.PostAll(MailOf(1));
-  stepped.Wait();
-  thread.Stop();
-  ASSERT_GE(node.calls.size(), 3u);
-  EXPECT_THAT(std::vector<CallId>(node.calls.end() - 2, node.calls.end()), ElementsAre(1, 2));
-  EXPECT_NE(node.last_thread.load(), std::this_thread::get_id()) << "a poster has one turn";
-}
-
-TEST(NodeThreadTest, ADeadlineOfAPostersTurnIsKept) {
-  SharedNode node;
-  NodeThread<DecodeMail> thread({.posters_take_turns = true});
-  Signal stepped;
-  node.on_call = [&](CallId) {
-    node.deadline = SteadyNow() + std::chrono::milliseconds(50);
-    node.on_step = [&] {
-      if (SteadyNow() < node.deadline) return;
-      node.deadline = kNever;
-      stepped.Set();
-    };
-  };
-  thread.Start(&node, nullptr);
-  TakeTurn(thread, node);
-  stepped.Wait();
-  thread.Stop();
-}
-
-TEST(NodeThreadTest, StopWaitsForAPostersTurn) {
-  SharedNode node;
-  NodeThread<DecodeMail> thread({.max_offered_requests = 1 << 30, .posters_take_turns = true});
-  thread.Start(&node, nullptr);
-  Signal began;
-  bool has_ended = false;
-  node.on_call = [&](CallId call) {
-    if (call == kIdle) return;
-    began.Set();
-    while (thread.Offer(CallBroken{.call = kIdle})) {  // Until it stops.
-    }
-    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
-    has_ended = true;
-  };
-  std::jthread poster([&] {
-    TakeTurn(thread, node);
-    thread.PostAll(MailOf(1));
-  });
-  began.Wait();
-  thread.Stop();
-  EXPECT_TRUE(has_ended);
-}
-
-TEST(NodeThreadTest, OfManyThatTakeTurnsEachIsServedOnceAndInItsOrder) {
-  constexpr int kThreads = 4;
-  constexpr CallId kPerThread = 2000;
-  SharedNode node;
-  NodeThread<DecodeMail> thread({.posters_take_turns = true});
-  Signal all;
-  node.on_step = [&] {
-    if (node.calls.size() == kThreads * kPerThread) all.Set();
-  };
-  thread.Start(&node, nullptr);
-  {
-    std::vector<std::jthread> senders;
-    for (CallId t = 0; t < kThreads; ++t) {
-      senders.emplace_back([&thread, t] {
-        for (CallId i = 0; i < kPerThread; ++i) {
-          i % 3 == 0 ? thread.Post(CallBroken{.call = t * kPerThread + i})
-                     : thread.PostAll(MailOf(t * kPerThread + i));
-        }
-      });
-    }
-  }
-  all.Wait();
-  thread.Stop();
-  std::vector<CallId> next(kThreads);
-  for (const CallId call : node.calls) ASSERT_EQ(call % kPerThread, next[call / kPerThread]++);
 }
 
 }  // namespace
