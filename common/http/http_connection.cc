@@ -30,9 +30,8 @@ Response Busy(int status, std::string_view type, std::string_view message) {
   return response;
 }
 
-// Who holds a key, or else the address; of IPv6 the network, which one client has whole.
-std::string ClientOf(const Request& head, HttpStream& stream) {
-  if (!head.principal.empty()) return "key " + head.principal;
+// Of IPv6 the network, which one client has whole.
+std::string AddressOf(HttpStream& stream) {
   boost::system::error_code error;
   const auto address = stream.socket().remote_endpoint(error).address();
   if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
@@ -228,10 +227,17 @@ void Connection::OnHead() {
   if (parser_->is_done()) return Dispatch(std::move(head));
   state_ = State::kBody;
   read_deadline_ = SteadyNow() + core_->options.body_timeout;
-  client_ = ClientOf(head, stream_);
+  client_ = ClientOf(head);
   parser_->eager(true);
   head_ = std::move(head);
   ReadBody();
+}
+
+// Who holds a key, or else the address.
+std::string Connection::ClientOf(const Request& head) {
+  if (!head.principal.empty()) return "key " + head.principal;
+  if (address_.empty()) address_ = AddressOf(stream_);
+  return address_;
 }
 
 // Counts bytes of the body that have come.
@@ -346,7 +352,7 @@ void Connection::Dispatch(Request request) {
   const bool is_elsewhere =
       route_->executor && request.body.size() >= route_->executor_min_body_bytes;
   const bool is_small = request.body.size() < route_->quick_body_bytes;
-  const std::string client = is_elsewhere ? ClientOf(request, stream_) : "";
+  const std::string client = is_elsewhere ? ClientOf(request) : "";
   std::function<void()> run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
     const bool is_large = request.body.size() >= kSmallBodyBytes;

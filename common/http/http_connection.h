@@ -74,6 +74,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<Response> CheckHead(Request& head);
   std::optional<Response> PrepareBody(const Request& head);
   void ReadBody();
+  std::string ClientOf(const Request& head);
   std::optional<Response> CountBody(int64_t bytes);
   void Dispatch(Request request);
   bool SkipBody();
@@ -118,7 +119,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool peer_closed_ = false;  // It sends no more; most likely it is gone.
   int64_t lingered_bytes_ = 0;
   const bool is_spare_;
-  std::string client_;  // Whose bodies are counted together.
+  std::string address_;  // Once it was asked for.
+  std::string client_;   // Whose bodies are counted together.
   int64_t body_bytes_ = 0;
 
   uint64_t last_exchange_ = 0;
