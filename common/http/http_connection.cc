@@ -347,6 +347,7 @@ void Connection::Dispatch(Request request) {
   core_->MarkBusy(this);
   read_deadline_ = kNever;
   parser_.reset();
+  if (buffer_.size() == 0) buffer_.shrink_to_fit();  // A long answer holds nothing of its request.
   exchange_ = ++last_exchange_;
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   const bool is_elsewhere =
