@@ -40,13 +40,6 @@ std::string AddressOf(HttpStream& stream) {
   return boost::asio::ip::address_v6(bytes).to_string();
 }
 
-bool HasBareLineFeed(std::string_view lines) {
-  for (size_t at = lines.find('\n'); at != lines.npos; at = lines.find('\n', at + 1)) {
-    if (at == 0 || lines[at - 1] != '\r') return true;
-  }
-  return false;
-}
-
 std::shared_ptr<SSL_CTX> TlsOf(const ServerCore& core) {
   if (!core.options.tls) return nullptr;
   std::shared_ptr<SSL_CTX> tls = core.options.tls();
@@ -139,6 +132,9 @@ void Connection::WaitForRequest() {
 void Connection::RawRead() {
   Schedule();
   if (read_pending_ || peer_closed_) return;
+  // Who begins a request, or waits for the next one, reads on.
+  const bool is_ahead = state_ == State::kIdle || state_ == State::kHandling;
+  if (is_ahead && buffer_.size() >= kMaxReadAheadBytes) return;
   read_pending_ = true;
   // No memory waits with it.
   stream_.AsyncWaitRead([self = shared_from_this()](Error error) { self->OnReadable(error); });
@@ -148,7 +144,9 @@ void Connection::OnReadable(Error error) {
   read_pending_ = false;
   if (state_ == State::kClosed) return;
   std::array<char, kBodyBytes>& bytes = core_->read_bytes;
-  const size_t most = state_ == State::kBody ? kBodyBytes : kReadBytes;
+  // What is taken has its place.
+  const size_t most = std::min(state_ == State::kBody ? kBodyBytes : kReadBytes,
+                               buffer_.max_size() - buffer_.size());
   size_t num = 0;
   if (!error) num = stream_.ReadSome(boost::asio::buffer(bytes.data(), most), error);
   if (error == boost::asio::error::would_block) return RawRead();
@@ -171,40 +169,52 @@ void Connection::OnReadable(Error error) {
     case State::kBody:
       return ReadBody();
     default:
-      if (buffer_.size() < kMaxReadAheadBytes) RawRead();
+      RawRead();
   }
 }
 
 void Connection::BeginRequest() {
   state_ = State::kHeader;
   read_deadline_ = SteadyNow() + core_->options.header_timeout;
+  head_room_ = static_cast<size_t>(core_->options.max_header_bytes);
   parser_.emplace();
-  parser_->header_limit(static_cast<uint32_t>(core_->options.max_header_bytes));
+  parser_->header_limit(static_cast<uint32_t>(head_room_));  // Of what has come, each time anew.
   parser_->body_limit(boost::none);  // Ours are better: PrepareBody and ReadBody have the answer.
   ReadHead();
 }
 
 void Connection::ReadHead() {
   Error error;
-  buffer_.consume(parser_->put(buffer_.data(), error));
+  head_room_ -= Parse(error);
   if (error == beast_http::error::need_more) return AwaitMore();
   error ? OnParseError(error) : OnHead();
+}
+
+// Gives the parser as much as lines may have. Returns what it took.
+size_t Connection::Parse(Error& error) {
+  const boost::asio::const_buffer lines = boost::asio::buffer(buffer_.data(), head_room_);
+  const size_t taken = parser_->put(lines, error);
+  buffer_.consume(taken);
+  if (taken > 0) checked_bytes_ = 0;
+  return taken;
 }
 
 // What is here is the beginning of a head, or of what stands between the chunks of a body: lines.
 void Connection::AwaitMore() {
   if (peer_closed_) return Close();
-  const std::string_view lines(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  const std::string_view lines(static_cast<const char*>(buffer_.data().data()),
+                               std::min(buffer_.size(), head_room_));
   // The parser waits for the CR that others do without; who sends none would wait with it.
-  if (HasBareLineFeed(lines)) return OnParseError(beast_http::error::bad_line_ending);
-  if (buffer_.size() + kBodyBytes > buffer_.max_size()) {
-    return OnParseError(beast_http::error::buffer_overflow);
+  if (HasBareLineFeed(lines, checked_bytes_)) {
+    return OnParseError(beast_http::error::bad_line_ending);
   }
+  checked_bytes_ = lines.size();
+  if (lines.size() == head_room_) return OnParseError(beast_http::error::header_limit);
   RawRead();
 }
 
 void Connection::OnParseError(Error error) {
-  if (error == beast_http::error::header_limit || error == beast_http::error::buffer_overflow) {
+  if (error == beast_http::error::header_limit) {
     return Refuse(
         ErrorResponse(431, "invalid_request_error", "The request's headers are too large."));
   }
@@ -228,6 +238,7 @@ void Connection::OnHead() {
   state_ = State::kBody;
   read_deadline_ = SteadyNow() + core_->options.body_timeout;
   client_ = ClientOf(head);
+  head_room_ = static_cast<size_t>(core_->options.max_header_bytes);  // Of a chunk, of trailers.
   parser_->eager(true);
   head_ = std::move(head);
   ReadBody();
@@ -325,7 +336,9 @@ std::optional<Response> Connection::PrepareBody(const Request& head) {
 
 void Connection::ReadBody() {
   Error error;
-  if (buffer_.size() > 0) buffer_.consume(parser_->put(buffer_.data(), error));
+  while (buffer_.size() > 0 && !parser_->is_done() && Parse(error) > 0) {
+    if (error && error != beast_http::error::need_more) break;
+  }
   if (error == beast_http::error::body_limit) {
     return Refuse(ErrorResponse(
         413, "invalid_request_error",

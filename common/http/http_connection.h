@@ -69,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnReadable(Error error);
   void BeginRequest();
   void ReadHead();
+  size_t Parse(boost::system::error_code& error);
   void OnHead();
   void AwaitMore();
   std::optional<Response> CheckHead(Request& head);
@@ -111,7 +112,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Time last_written_{};
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  Request head_;  // Of the body that is being read.
+  size_t head_room_ = 0;      // What may still come of a head, or of the lines around a chunk.
+  size_t checked_bytes_ = 0;  // Of buffer_, that hold no bare line feed.
+  Request head_;              // Of the body that is being read.
   const Route* route_ = nullptr;
   State state_ = State::kIdle;
   bool read_pending_ = false;
