@@ -19,7 +19,7 @@ using boost::asio::ip::tcp;
 namespace {
 
 // Of later requests, read ahead while an answer is under way; beyond it the socket is left alone.
-constexpr size_t kMaxReadAheadBytes = 64 << 10;
+constexpr size_t kMaxReadAheadBytes = 65536;
 constexpr int64_t kMaxLingerBytes = 16 << 20;
 // A body below this is not worth a task of its own that lets it go.
 constexpr size_t kSmallBodyBytes = 64 << 10;
