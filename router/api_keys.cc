@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -25,7 +27,7 @@
 namespace baton {
 namespace {
 
-constexpr std::string_view kScheme = "Bearer ";
+constexpr absl::string_view kScheme = "Bearer ";
 constexpr size_t kMaxTenantBytes = 128;
 
 bool IsHexDigest(const std::string& text) {
@@ -179,6 +181,15 @@ std::vector<std::string> ApiKeys::Problems(const std::string& text) {
 }
 
 absl::StatusOr<std::string> ApiKeys::ReadFile(const std::string& path) {
+  // Links are followed: a Secret of Kubernetes is one. To open a FIFO may wait for ever.
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--api-keys-file ", path,
+                     ": is no regular file, and what is none has no end "
+                     "or comes once only; name a file, or a link to one"));
+  }
   std::ifstream file(path);
   std::ostringstream text;
   if (file) text << file.rdbuf();
@@ -205,7 +216,8 @@ absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& path, const TenantLimit
 
 absl::StatusOr<std::string> ApiKeys::Authenticate(std::string_view authorization,
                                                   int64_t now_s) const {
-  const bool has_key = authorization.substr(0, kScheme.size()) == kScheme;
+  const bool has_key = absl::StartsWithIgnoreCase(
+      absl::string_view(authorization.data(), authorization.size()), kScheme);
   if (has_key) authorization.remove_prefix(kScheme.size());
   Digest digest;
   SHA256(reinterpret_cast<const uint8_t*>(authorization.data()), authorization.size(),

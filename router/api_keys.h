@@ -33,9 +33,9 @@ class ApiKeys {
   // All that is wrong with a text, for each bad line "line N ..."; empty: Parse takes it.
   static std::vector<std::string> Problems(const std::string& text);
 
-  // The tenant of the key in "Bearer KEY". UNAUTHENTICATED when there is no such key, or it has
-  // expired, which its holder is told. Takes the same time whichever key matches: every digest is
-  // compared, each in constant time.
+  // The tenant of the key in "Bearer KEY", its first word in any case. UNAUTHENTICATED when there
+  // is no such key, or it has expired, which its holder is told. Takes the same time whichever key
+  // matches: every digest is compared, each in constant time.
   absl::StatusOr<std::string> Authenticate(std::string_view authorization, int64_t now_s) const;
 
   const std::map<std::string, TenantLimits>& limits() const { return limits_; }

@@ -50,21 +50,18 @@ void Connection::BeginStream(uint64_t id, Response response) {
   keep_alive_ = keep_alive_ && chunked_ && !core_->draining && !is_spare_;
   streaming_ = true;
   WriteHead(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
-  if (response.content_type.starts_with(kEventStream)) WatchSilence(id);
+  if (!response.content_type.starts_with(kEventStream)) return;
+  silence_deadline_ = last_written_ + core_->options.most_silence;
+  Schedule();
 }
 
-// One timer for many writes: it looks when the last one was.
-void Connection::WatchSilence(uint64_t id) {
-  silence_.expires_after(last_written_ + core_->options.most_silence - SteadyNow());
-  silence_.async_wait([self = shared_from_this(), id](Error error) {
-    if (error || id != self->exchange_) return;
-    const bool is_silent = SteadyNow() - self->last_written_ >= self->core_->options.most_silence;
-    if (is_silent && !self->writing_ && !self->head_only_) {
-      self->Enqueue(self->chunked_ ? "3\r\n:\n\n\r\n" : ":\n\n");
-    }
-    if (is_silent) self->last_written_ = SteadyNow();  // Also if an earlier piece is still waiting.
-    self->WatchSilence(id);
-  });
+// Many writes have moved the deadline on without it.
+void Connection::BreakSilence(Time now) {
+  if (now - last_written_ >= core_->options.most_silence) {
+    if (!writing_ && !head_only_) Enqueue(chunked_ ? "3\r\n:\n\n\r\n" : ":\n\n");
+    last_written_ = now;  // Also if an earlier piece is still waiting.
+  }
+  silence_deadline_ = last_written_ + core_->options.most_silence;
 }
 
 bool Connection::Reserve(size_t bytes) {
@@ -99,7 +96,7 @@ void Connection::EndStream(uint64_t id, bool close) {
 
 void Connection::EndAnswer(bool close) {
   exchange_ = 0;
-  silence_.cancel();
+  silence_deadline_ = kNever;
   on_disconnect_ = nullptr;
   on_room_ = nullptr;
   streaming_ = false;
@@ -159,7 +156,8 @@ void Connection::WriteSome() {
     }
     if (sending_.empty()) {
       writing_ = false;
-      if (std::exchange(owed_bytes_, std::nullopt)) Disarm(write_watchdog_);
+      owed_bytes_.reset();
+      write_deadline_ = kNever;
       return AfterAnswer();
     }
     Error error;
@@ -180,7 +178,8 @@ void Connection::AwaitWritable() {
     owed_bytes_ = 1 + o.min_bytes_per_second *
                           std::chrono::duration_cast<std::chrono::milliseconds>(o.write_timeout)
                               .count() / 1000;
-    Arm(write_watchdog_, o.write_timeout);
+    write_deadline_ = SteadyNow() + o.write_timeout;
+    Schedule();
   }
   stream_.AsyncWaitWrite([self = shared_from_this()](Error error) {
     error ? self->Close() : self->WriteSome();
@@ -202,11 +201,9 @@ void Connection::Linger() {
   if (peer_closed_) return Close();
   state_ = State::kLinger;
   stream_.ShutdownSend();
-  Arm(read_watchdog_, kLingerTimeout);
-  if (!read_pending_) {
-    buffer_.clear();
-    RawRead();
-  }
+  read_deadline_ = SteadyNow() + kLingerTimeout;
+  buffer_.clear();
+  RawRead();
 }
 
 void Connection::OnPeerClosed() {
@@ -220,9 +217,8 @@ void Connection::Close() {
   gone_ = true;
   exchange_ = 0;
   stream_.Close();
-  Disarm(read_watchdog_);
-  Disarm(write_watchdog_);
-  silence_.cancel();
+  looks_at_ = kNever;
+  timer_.cancel();
   on_room_ = nullptr;
   OnPeerClosed();
   ReleaseBody();

@@ -5,6 +5,7 @@
 namespace baton::http {
 
 BodyMeter::Room BodyMeter::Add(const std::string& client, int64_t bytes) {
+  if (bytes == 0) return Room::kEnough;  // Nobody would release it.
   absl::MutexLock lock(&mutex_);
   if (bytes > max_bytes_ - total_) return Room::kServerIsFull;
   int64_t& of_client = by_client_[client];
@@ -30,6 +31,11 @@ void BodyMeter::Release(const std::string& client, int64_t bytes) {
 int64_t BodyMeter::total() const {
   absl::MutexLock lock(&mutex_);
   return total_;
+}
+
+size_t BodyMeter::num_clients() const {
+  absl::MutexLock lock(&mutex_);
+  return by_client_.size();
 }
 
 }  // namespace baton::http

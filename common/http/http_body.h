@@ -57,6 +57,7 @@ class BodyMeter {
 
   int64_t max_client_bytes() const { return max_client_bytes_; }
   int64_t total() const;
+  size_t num_clients() const;  // That have some.
 
  private:
   const int64_t max_bytes_;

@@ -1,13 +1,14 @@
 #include "common/http/http_connection.h"
 
 #include <algorithm>
-#include <boost/asio/write.hpp>
-#include <boost/beast/http/read.hpp>
+#include <array>
+#include <boost/asio/post.hpp>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/http/http_exchange.h"
 
 namespace baton::http {
@@ -17,9 +18,8 @@ using boost::asio::ip::tcp;
 
 namespace {
 
-constexpr size_t kReadBytes = 16 << 10;
 // Of later requests, read ahead while an answer is under way; beyond it the socket is left alone.
-constexpr size_t kMaxReadAheadBytes = 64 << 10;
+constexpr size_t kMaxReadAheadBytes = 65536;
 constexpr int64_t kMaxLingerBytes = 16 << 20;
 // A body below this is not worth a task of its own that lets it go.
 constexpr size_t kSmallBodyBytes = 64 << 10;
@@ -30,9 +30,8 @@ Response Busy(int status, std::string_view type, std::string_view message) {
   return response;
 }
 
-// Who holds a key, or else the address; of IPv6 the network, which one client has whole.
-std::string ClientOf(const Request& head, HttpStream& stream) {
-  if (!head.principal.empty()) return "key " + head.principal;
+// Of IPv6 the network, which one client has whole.
+std::string AddressOf(HttpStream& stream) {
   boost::system::error_code error;
   const auto address = stream.socket().remote_endpoint(error).address();
   if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
@@ -53,10 +52,8 @@ std::shared_ptr<SSL_CTX> TlsOf(const ServerCore& core) {
 Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, bool is_spare)
     : core_(std::move(core)),
       stream_(std::move(socket), TlsOf(*core_).get()),
-      read_watchdog_{boost::asio::steady_timer(stream_.get_executor())},
-      write_watchdog_{boost::asio::steady_timer(stream_.get_executor())},
-      silence_(stream_.get_executor()),
-      buffer_(kMaxReadAheadBytes + kReadBytes +
+      timer_(stream_.get_executor()),
+      buffer_(kMaxReadAheadBytes + kBodyBytes +
               static_cast<size_t>(core_->options.max_header_bytes)),
       is_spare_(is_spare) {}
 
@@ -85,17 +82,23 @@ void Connection::CloseSoon(std::function<bool(const Connection&)> which) {
   });
 }
 
-void Connection::Arm(Watchdog& watchdog, Duration timeout) {
-  const uint64_t armed = ++watchdog.armed;
-  watchdog.timer.expires_after(timeout);
-  watchdog.timer.async_wait([self = shared_from_this(), &watchdog, armed](Error error) {
-    if (!error && watchdog.armed == armed) self->Close();
+// One timer for all of them, which is not touched where a deadline moves on: it looks again then.
+void Connection::Schedule() {
+  const Time due = std::min({read_deadline_, write_deadline_, silence_deadline_});
+  if (due >= looks_at_) return;
+  looks_at_ = due;
+  timer_.expires_after(due - SteadyNow());
+  timer_.async_wait([self = shared_from_this(), due](Error error) {
+    if (!error && due == self->looks_at_) self->OnTimer();
   });
 }
 
-void Connection::Disarm(Watchdog& watchdog) {
-  ++watchdog.armed;
-  watchdog.timer.cancel();
+void Connection::OnTimer() {
+  looks_at_ = kNever;
+  const Time now = SteadyNow();
+  if (std::min(read_deadline_, write_deadline_) <= now) return Close();
+  if (silence_deadline_ <= now) BreakSilence(now);
+  Schedule();
 }
 
 // ---- Reading ------------------------------------------------------------------------------------
@@ -104,7 +107,8 @@ void Connection::Disarm(Watchdog& watchdog) {
 void Connection::ShakeHands() {
   state_ = State::kHandshake;
   if (core_->draining || !core_->MarkQuiet(this)) return Close();
-  Arm(read_watchdog_, core_->options.header_timeout);
+  read_deadline_ = SteadyNow() + core_->options.header_timeout;
+  Schedule();
   stream_.AsyncHandshake(core_->handshakes, [self = shared_from_this()](Error error) {
     if (self->state_ == State::kClosed) return;
     error ? self->Close() : self->WaitForRequest();
@@ -116,15 +120,21 @@ void Connection::WaitForRequest() {
   if (buffer_.size() == 0 && (core_->draining || peer_closed_)) return Close();
   if (!core_->MarkQuiet(this)) return Close();
   buffer_.shrink_to_fit();  // Who sends nothing holds nothing.
-  Arm(read_watchdog_, core_->options.idle_timeout);
-  if (buffer_.size() == 0) return RawRead();
-  if (!read_pending_) return ReadHeader();
-  // The next request is here already, and the read that was to notice a disconnect is in its way.
-  stream_.Cancel();
+  read_deadline_ = SteadyNow() + core_->options.idle_timeout;
+  RawRead();
+  if (buffer_.size() == 0) return;
+  // The next request is here already. Not from within the end of this one.
+  boost::asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    if (self->state_ == State::kIdle) self->BeginRequest();
+  });
 }
 
 void Connection::RawRead() {
+  Schedule();
   if (read_pending_ || peer_closed_) return;
+  // Who begins a request, or waits for the next one, reads on.
+  const bool is_ahead = state_ == State::kIdle || state_ == State::kHandling;
+  if (is_ahead && buffer_.size() >= kMaxReadAheadBytes) return;
   read_pending_ = true;
   // No memory waits with it.
   stream_.AsyncWaitRead([self = shared_from_this()](Error error) { self->OnReadable(error); });
@@ -133,57 +143,85 @@ void Connection::RawRead() {
 void Connection::OnReadable(Error error) {
   read_pending_ = false;
   if (state_ == State::kClosed) return;
-  if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) return ReadHeader();
-  size_t bytes = 0;
-  if (!error) bytes = stream_.ReadSome(buffer_.prepare(kReadBytes), error);
-  if (error && state_ == State::kIdle && buffer_.size() > 0) {
-    // It was too late to cancel this. The request that is here already is answered, whether nothing
-    // comes behind it (part of a record of TLS, say) or nothing ever will.
-    if (error != boost::asio::error::would_block) OnPeerClosed();
-    return ReadHeader();
-  }
+  std::array<char, kBodyBytes>& bytes = core_->read_bytes;
+  // What is taken has its place.
+  const size_t most = std::min(state_ == State::kBody ? kBodyBytes : kReadBytes,
+                               buffer_.max_size() - buffer_.size());
+  size_t num = 0;
+  if (!error) num = stream_.ReadSome(boost::asio::buffer(bytes.data(), most), error);
   if (error == boost::asio::error::would_block) return RawRead();
-  if (error) return state_ == State::kHandling ? OnPeerClosed() : Close();
-  buffer_.commit(bytes);
-  if (state_ == State::kIdle) return ReadHeader();
+  if (error) {
+    // What is here already is answered, whether anything comes behind it or not.
+    const bool is_served = state_ == State::kHandling || (state_ == State::kIdle && buffer_.size());
+    return is_served ? OnPeerClosed() : Close();
+  }
   if (state_ == State::kLinger) {
-    buffer_.clear();
-    lingered_bytes_ += static_cast<int64_t>(bytes);
+    lingered_bytes_ += static_cast<int64_t>(num);
     return lingered_bytes_ > kMaxLingerBytes ? Close() : RawRead();
   }
-  if (buffer_.size() < kMaxReadAheadBytes) RawRead();
+  std::copy_n(bytes.data(), num, static_cast<char*>(buffer_.prepare(num).data()));
+  buffer_.commit(num);
+  switch (state_) {
+    case State::kIdle:
+      return BeginRequest();
+    case State::kHeader:
+      return ReadHead();
+    case State::kBody:
+      return ReadBody();
+    default:
+      RawRead();
+  }
 }
 
-void Connection::ReadHeader() {
+void Connection::BeginRequest() {
   state_ = State::kHeader;
-  Arm(read_watchdog_, core_->options.header_timeout);
+  read_deadline_ = SteadyNow() + core_->options.header_timeout;
+  head_room_ = static_cast<size_t>(core_->options.max_header_bytes);
   parser_.emplace();
-  parser_->header_limit(static_cast<uint32_t>(core_->options.max_header_bytes));
-  parser_->body_limit(boost::none);  // Ours are better: PrepareBody and OnBody have the answer.
-  beast_http::async_read_header(
-      stream_, buffer_, *parser_,
-      [self = shared_from_this()](Error error, size_t) { self->OnHeader(error); });
+  parser_->header_limit(static_cast<uint32_t>(head_room_));  // Of what has come, each time anew.
+  parser_->body_limit(boost::none);  // Ours are better: PrepareBody and ReadBody have the answer.
+  ReadHead();
+}
+
+void Connection::ReadHead() {
+  Error error;
+  head_room_ -= Parse(error);
+  if (error == beast_http::error::need_more) return AwaitMore();
+  error ? OnParseError(error) : OnHead();
+}
+
+// Gives the parser as much as lines may have. Returns what it took.
+size_t Connection::Parse(Error& error) {
+  const boost::asio::const_buffer lines = boost::asio::buffer(buffer_.data(), head_room_);
+  const size_t taken = parser_->put(lines, error);
+  buffer_.consume(taken);
+  if (taken > 0) checked_bytes_ = 0;
+  return taken;
+}
+
+// What is here is the beginning of a head, or of what stands between the chunks of a body: lines.
+void Connection::AwaitMore() {
+  if (peer_closed_) return Close();
+  const std::string_view lines(static_cast<const char*>(buffer_.data().data()),
+                               std::min(buffer_.size(), head_room_));
+  // The parser waits for the CR that others do without; who sends none would wait with it.
+  if (HasBareLineFeed(lines, checked_bytes_)) {
+    return OnParseError(beast_http::error::bad_line_ending);
+  }
+  checked_bytes_ = lines.size();
+  if (lines.size() == head_room_) return OnParseError(beast_http::error::header_limit);
+  RawRead();
 }
 
 void Connection::OnParseError(Error error) {
-  if (state_ == State::kClosed) return;
-  if (error == beast_http::error::header_limit || error == beast_http::error::buffer_overflow) {
+  if (error == beast_http::error::header_limit) {
     return Refuse(
         ErrorResponse(431, "invalid_request_error", "The request's headers are too large."));
   }
   Refuse(ErrorResponse(400, "invalid_request_error", "The request is not valid HTTP/1.1."));
 }
 
-void Connection::OnHeader(Error error) {
-  if (state_ == State::kClosed) return;
-  if (error) {
-    return error.category() ==
-                       beast_http::make_error_code(beast_http::error::bad_method).category() &&
-                   error != beast_http::error::end_of_stream &&
-                   error != beast_http::error::partial_message
-               ? OnParseError(error)
-               : Close();
-  }
+void Connection::OnHead() {
   const auto& message = parser_->get();
   keep_alive_ = message.keep_alive();
   chunked_ = message.version() >= 11;
@@ -198,16 +236,19 @@ void Connection::OnHeader(Error error) {
   if (refusal.has_value()) return Refuse(std::move(*refusal), SkipBody());
   if (parser_->is_done()) return Dispatch(std::move(head));
   state_ = State::kBody;
-  Arm(read_watchdog_, core_->options.body_timeout);
-  client_ = ClientOf(head, stream_);
+  read_deadline_ = SteadyNow() + core_->options.body_timeout;
+  client_ = ClientOf(head);
+  head_room_ = static_cast<size_t>(core_->options.max_header_bytes);  // Of a chunk, of trailers.
   parser_->eager(true);
-  ReadBody(std::move(head));
+  head_ = std::move(head);
+  ReadBody();
 }
 
-void Connection::ReadBody(Request head) {
-  beast_http::async_read_some(stream_, buffer_, *parser_,
-                              [self = shared_from_this(), head = std::move(head)](
-                                  Error e, size_t) mutable { self->OnBody(e, std::move(head)); });
+// Who holds a key, or else the address.
+std::string Connection::ClientOf(const Request& head) {
+  if (!head.principal.empty()) return "key " + head.principal;
+  if (address_.empty()) address_ = AddressOf(stream_);
+  return address_;
 }
 
 // Counts bytes of the body that have come.
@@ -293,35 +334,39 @@ std::optional<Response> Connection::PrepareBody(const Request& head) {
   return std::nullopt;
 }
 
-void Connection::OnBody(Error error, Request head) {
-  if (state_ == State::kClosed) return;
+void Connection::ReadBody() {
+  Error error;
+  while (buffer_.size() > 0 && !parser_->is_done() && Parse(error) > 0) {
+    if (error && error != beast_http::error::need_more) break;
+  }
   if (error == beast_http::error::body_limit) {
     return Refuse(ErrorResponse(
         413, "invalid_request_error",
         absl::StrFormat("The body has more than %d bytes.", core_->options.max_body_bytes)));
   }
-  if (error) return OnHeader(error);
+  if (error && error != beast_http::error::need_more) return OnParseError(error);
   const auto came = static_cast<int64_t>(parser_->get().body().size()) - body_bytes_;
   if (std::optional<Response> refusal = CountBody(came)) return Refuse(std::move(*refusal));
   if (!parser_->is_done()) {
     (void)core_->MarkQuiet(this);  // If its place is gone, it is closed soon.
-    return ReadBody(std::move(head));
+    return AwaitMore();
   }
-  head.body = std::move(parser_->get().body());
-  Dispatch(std::move(head));
+  head_.body = std::move(parser_->get().body());
+  Dispatch(std::move(head_));
 }
 
 void Connection::Dispatch(Request request) {
   state_ = State::kHandling;
   core_->MarkBusy(this);
-  Disarm(read_watchdog_);
+  read_deadline_ = kNever;
   parser_.reset();
+  if (buffer_.size() == 0) buffer_.shrink_to_fit();  // A long answer holds nothing of its request.
   exchange_ = ++last_exchange_;
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   const bool is_elsewhere =
       route_->executor && request.body.size() >= route_->executor_min_body_bytes;
   const bool is_small = request.body.size() < route_->quick_body_bytes;
-  const std::string client = is_elsewhere ? ClientOf(request, stream_) : "";
+  const std::string client = is_elsewhere ? ClientOf(request) : "";
   std::function<void()> run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
     const bool is_large = request.body.size() >= kSmallBodyBytes;
@@ -354,7 +399,7 @@ void Connection::Refuse(Response response, bool is_skipped) {
   const bool is_whole = is_skipped || (parser_.has_value() && parser_->is_done());
   const bool complete = is_whole && response.status != 400;
   state_ = State::kHandling;
-  Disarm(read_watchdog_);
+  read_deadline_ = kNever;
   parser_.reset();
   exchange_ = ++last_exchange_;
   keep_alive_ = keep_alive_ && complete;

@@ -67,12 +67,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void WaitForRequest();
   void RawRead();
   void OnReadable(Error error);
-  void ReadHeader();
-  void OnHeader(Error error);
+  void BeginRequest();
+  void ReadHead();
+  size_t Parse(boost::system::error_code& error);
+  void OnHead();
+  void AwaitMore();
   std::optional<Response> CheckHead(Request& head);
   std::optional<Response> PrepareBody(const Request& head);
-  void ReadBody(Request head);
-  void OnBody(Error error, Request head);
+  void ReadBody();
+  std::string ClientOf(const Request& head);
   std::optional<Response> CountBody(int64_t bytes);
   void Dispatch(Request request);
   bool SkipBody();
@@ -81,7 +84,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void WriteHead(const Response& response, std::string_view framing);
   void EndAnswer(bool close);
-  void WatchSilence(uint64_t id);
+  void BreakSilence(Time now);
   void Enqueue(std::string_view bytes);
   void WriteSome();
   void AwaitWritable();
@@ -93,23 +96,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnPeerClosed();
   void Close();
 
-  // Closes the connection when it fires; arming it again or disarming it takes that back.
-  struct Watchdog {
-    boost::asio::steady_timer timer;
-    uint64_t armed = 0;  // How often; a timer that fires late is of an earlier time.
-  };
-  void Arm(Watchdog& watchdog, Duration timeout);
-  static void Disarm(Watchdog& watchdog);
+  // To be called where a deadline may have become earlier.
+  void Schedule();
+  void OnTimer();
   void ReleaseBody();
 
   const std::shared_ptr<ServerCore> core_;
   HttpStream stream_;
-  Watchdog read_watchdog_;
-  Watchdog write_watchdog_;
-  boost::asio::steady_timer silence_;  // Of a stream of events.
+  boost::asio::steady_timer timer_;
+  Time looks_at_ = kNever;  // When the timer looks at the deadlines.
+  // The connection ends.
+  Time read_deadline_ = kNever;
+  Time write_deadline_ = kNever;
+  Time silence_deadline_ = kNever;  // A stream of events says that it lives.
   Time last_written_{};
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  size_t head_room_ = 0;      // What may still come of a head, or of the lines around a chunk.
+  size_t checked_bytes_ = 0;  // Of buffer_, that hold no bare line feed.
+  Request head_;              // Of the body that is being read.
   const Route* route_ = nullptr;
   State state_ = State::kIdle;
   bool read_pending_ = false;
@@ -117,7 +122,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool peer_closed_ = false;  // It sends no more; most likely it is gone.
   int64_t lingered_bytes_ = 0;
   const bool is_spare_;
-  std::string client_;  // Whose bodies are counted together.
+  std::string address_;  // Once it was asked for.
+  std::string client_;   // Whose bodies are counted together.
   int64_t body_bytes_ = 0;
 
   uint64_t last_exchange_ = 0;
@@ -134,7 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string sending_;
   size_t sent_ = 0;  // Of `sending_`.
   bool writing_ = false;
-  std::optional<int64_t> owed_bytes_;  // To be taken before the write watchdog fires, if armed.
+  std::optional<int64_t> owed_bytes_;  // To be taken before write_deadline_, if any.
 
   std::atomic<int64_t> queued_bytes_{0};  // Any thread.
   std::atomic<bool> gone_{false};         // Any thread; written on the I/O thread.

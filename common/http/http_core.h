@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -25,6 +26,10 @@ class Connection;
 // however full it is.
 enum class Admission { kOrdinary, kSpare, kRefused };
 inline constexpr int kSpareConnections = 64;
+
+// What is read of a socket at a time: of a body, and of all else.
+inline constexpr size_t kBodyBytes = 64 << 10;
+inline constexpr size_t kReadBytes = 16 << 10;
 
 // What the connections of one server share. Lives as long as the last of them: a stream may be
 // held by another thread after the server has stopped.
@@ -66,7 +71,8 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
   PacedTasks handshakes{io};         // Of TLS.
   BodyMeter bodies;
   std::atomic<int64_t> unsent_bytes{0};  // Of all connections.
-  // Since what waited for the I/O thread then has had its turn; that thread's.
+  // The I/O thread's: what a socket has just given; and since when what waited has had its turn.
+  std::array<char, kBodyBytes> read_bytes;
   Duration quick_time{};
   std::atomic<bool> draining{false};
 

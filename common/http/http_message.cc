@@ -100,4 +100,11 @@ bool ParseTarget(std::string_view target, std::string* path, std::string* query)
   return true;
 }
 
+bool HasBareLineFeed(std::string_view lines, size_t checked) {
+  for (size_t at = lines.find('\n', checked); at != lines.npos; at = lines.find('\n', at + 1)) {
+    if (at == 0 || lines[at - 1] != '\r') return true;
+  }
+  return false;
+}
+
 }  // namespace baton::http

@@ -45,4 +45,8 @@ bool HeaderNameIs(std::string_view a, std::string_view b);
 // absolute path, or an escape is broken or stands for NUL.
 bool ParseTarget(std::string_view target, std::string* path, std::string* query);
 
+// True if a line of these ends without a CR. The first `checked` bytes, which were looked at
+// before, are not looked at again.
+bool HasBareLineFeed(std::string_view lines, size_t checked);
+
 }  // namespace baton::http

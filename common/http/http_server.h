@@ -98,6 +98,7 @@ struct ServerOptions {
   // That have come, of all requests being read or handled; of one client (a principal, or else an
   // address) a quarter.
   int64_t max_total_body_bytes = int64_t{512} << 20;
+  // Of a head; also of the line of a chunk, and of all trailers.
   int64_t max_header_bytes = int64_t{16} << 10;
   int64_t max_queued_bytes = int64_t{1} << 20;         // Per stream, waiting for a slow client.
   int64_t max_unsent_bytes = int64_t{256} << 10;       // Likewise, of one that asks for room.

@@ -116,11 +116,6 @@ void HttpStream::ShutdownSend() {
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
-void HttpStream::Cancel() {
-  Error ignored;
-  socket_.cancel(ignored);
-}
-
 void HttpStream::Close() {
   Error ignored;
   socket_.close(ignored);

@@ -63,21 +63,8 @@ class HttpStream {
                        std::move(handler));
   }
 
-  // As Asio's streams.
-  template <typename Buffers, typename Handler>
-  void async_read_some(const Buffers& buffers, Handler&& handler) {
-    if (!is_tls()) {
-      socket_.async_read_some(buffers, std::forward<Handler>(handler));
-      return;
-    }
-    const boost::asio::mutable_buffer buffer(*boost::asio::buffer_sequence_begin(buffers));
-    const auto read = [this, buffer](Error& error) { return ReadSome(buffer, error); };
-    Try(read, std::forward<Handler>(handler), /*is_first=*/true);
-  }
-
   // No byte will follow; where no write is under way. Never waits.
   void ShutdownSend();
-  void Cancel();
   void Close();
 
  private:
@@ -90,22 +77,6 @@ class HttpStream {
     boost::asio::post(get_executor(), [h = std::forward<Handler>(handler), results...]() mutable {
       h(results...);
     });
-  }
-
-  // Again and again until it does not block; never calls the handler from within the first try.
-  template <typename Step, typename Handler>
-  void Try(const Step& step, Handler&& handler, bool is_first) {
-    Error error;
-    const size_t bytes = step(error);
-    if (error != boost::asio::error::would_block) {
-      if (!is_first) return handler(error, bytes);
-      return Complete(std::forward<Handler>(handler), error, bytes);
-    }
-    socket_.async_wait(blocked_on_,
-                       [this, step, h = std::forward<Handler>(handler)](Error e) mutable {
-                         if (e) return h(e, size_t{0});
-                         Try(step, std::move(h), /*is_first=*/false);
-                       });
   }
 
   Error Handshake();

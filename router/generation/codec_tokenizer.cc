@@ -56,6 +56,8 @@ class CodecTokenizer : public Tokenizer {
     return {.hits = info.hits, .misses = info.misses, .bytes = info.bytes};
   }
 
+  int32_t max_token_bytes() const override { return codec_->max_token_bytes(); }
+
  private:
   const std::unique_ptr<TextCodec> codec_;
 };

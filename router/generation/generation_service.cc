@@ -111,7 +111,7 @@ absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRe
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     ASSIGN_OR_RETURN(
         std::vector<int32_t> ids,
-        Tokenize(request.prompts[p], request.add_special_tokens, request.prompt_param));
+        TokensOf(request.prompts[p], request.add_special_tokens, request.prompt_param, &request));
     prepared.prompt_tokens += static_cast<int64_t>(ids.size());
     prompts.push_back(std::move(ids));
   }
@@ -202,14 +202,19 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
 absl::StatusOr<std::vector<int32_t>> GenerationService::Tokenize(
     const Prompt& prompt, std::optional<bool> add_special_tokens,
     std::string_view prompt_param) const {
+  return TokensOf(prompt, add_special_tokens, prompt_param, /*asked=*/nullptr);
+}
+
+absl::StatusOr<std::vector<int32_t>> GenerationService::TokensOf(
+    const Prompt& prompt, std::optional<bool> add_special_tokens, std::string_view prompt_param,
+    const GenerationRequest* asked) const {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
   if (!has_tokenizer()) {
     return InvalidField(prompt_param, "This model has no tokenizer; only token ids are served.");
   }
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     RETURN_IF_ERROR(CheckText(*text, options_.limits, prompt_param));
-    auto ids = tokenizer_->Encode(*text, add_special_tokens.value_or(true));
-    return ids.ok() ? ids : AboutField(ids.status(), prompt_param);
+    return Encode(*text, add_special_tokens.value_or(true), prompt_param, asked);
   }
   const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
   RETURN_IF_ERROR(CheckText(chat.messages_json, options_.limits, prompt_param));
@@ -218,7 +223,18 @@ absl::StatusOr<std::vector<int32_t>> GenerationService::Tokenize(
                                              .add_generation_prompt = chat.add_generation_prompt});
   if (!text.ok()) return AboutField(text.status(), prompt_param);
   // The template has written the special tokens itself.
-  auto ids = tokenizer_->Encode(*text, add_special_tokens.value_or(false));
+  return Encode(*text, add_special_tokens.value_or(false), prompt_param, asked);
+}
+
+absl::StatusOr<std::vector<int32_t>> GenerationService::Encode(
+    std::string_view text, bool special_tokens, std::string_view prompt_param,
+    const GenerationRequest* asked) const {
+  const int64_t most_bytes = tokenizer_->max_token_bytes();
+  if (asked != nullptr && most_bytes > 0) {
+    const int64_t least = (static_cast<int64_t>(text.size()) + most_bytes - 1) / most_bytes;
+    RETURN_IF_ERROR(CheckLeastTokens(*asked, options_.limits, least));
+  }
+  auto ids = tokenizer_->Encode(text, special_tokens);
   return ids.ok() ? ids : AboutField(ids.status(), prompt_param);
 }
 

@@ -184,6 +184,14 @@ class GenerationService {
       const Reservation& reservation) const;
   absl::Status Echo(const GenerationRequest& request, size_t prompt,
                     PreparedGeneration& prepared) const;
+  // `asked`, if any: whose prompt it is; a text that is certainly too long for it is not tokenized.
+  absl::StatusOr<std::vector<int32_t>> TokensOf(const Prompt& prompt,
+                                                std::optional<bool> add_special_tokens,
+                                                std::string_view prompt_param,
+                                                const GenerationRequest* asked) const;
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special_tokens,
+                                              std::string_view prompt_param,
+                                              const GenerationRequest* asked) const;
   uint64_t NextRandom();
 
   const GenerationServiceOptions options_;

@@ -50,6 +50,8 @@ class Tokenizer {
       std::string_view messages_json, const ChatTemplateOptions& options) const = 0;
   virtual std::unique_ptr<StreamDecoder> NewStreamDecoder(bool skip_special_tokens) const = 0;
   virtual TokenCacheInfo cache_info() const { return {}; }
+  // A text of more than n times as many bytes has more than n tokens; 0: that is not known.
+  virtual int32_t max_token_bytes() const { return 0; }
 };
 
 }  // namespace baton

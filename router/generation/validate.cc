@@ -157,15 +157,23 @@ absl::Status TooLong(std::string_view param, int64_t value, int64_t prompt, int6
       "context_length_exceeded");
 }
 
-absl::Status PromptTooLong(const GenerationRequest& r, int64_t prompt, int64_t limit,
-                           bool score_only) {
-  const int64_t fits = score_only ? limit : limit - 1;
+bool IsScoreOnly(const GenerationRequest& r) {
+  return r.max_tokens.has_value() && *r.max_tokens == 0;
+}
+
+// `tokens`: how many it has, in words.
+absl::Status PromptTooLong(const GenerationRequest& r, const std::string& tokens, int64_t limit) {
+  const int64_t fits = IsScoreOnly(r) ? limit : limit - 1;
   return WithErrorCode(
       InvalidField(r.prompt_param,
-                   absl::StrFormat("%s has %d tokens; this model's maximum context length is %d "
+                   absl::StrFormat("%s has %s tokens; this model's maximum context length is %d "
                                    "tokens, so it may have at most %d.",
-                                   r.prompt_param, prompt, limit, fits)),
+                                   r.prompt_param, tokens, limit, fits)),
       "context_length_exceeded");
+}
+
+bool IsTooLong(const GenerationRequest& r, int64_t prompt, int64_t limit) {
+  return IsScoreOnly(r) ? prompt > limit : prompt >= limit;
 }
 
 // What the log probabilities of an answer multiply to. All factors are far below 2^31.
@@ -220,12 +228,11 @@ absl::Status CheckScores(const GenerationRequest& r, const ScoreCount& count, in
 // The number of tokens to produce; 0 = score only.
 absl::StatusOr<int32_t> ChooseMaxTokens(const GenerationRequest& r, int64_t longest_prompt,
                                         const ScoreCount& count, const GenerationLimits& limits) {
-  const bool score_only = r.max_tokens.has_value() && *r.max_tokens == 0;
   const int64_t limit = limits.max_model_len;
   const int64_t remaining = limit - longest_prompt;
   const int64_t cap = limits.max_output_tokens > 0 ? limits.max_output_tokens : limit;
-  if (longest_prompt > limit || (remaining < 1 && !score_only)) {
-    return PromptTooLong(r, longest_prompt, limit, score_only);
+  if (IsTooLong(r, longest_prompt, limit)) {
+    return PromptTooLong(r, absl::StrCat(longest_prompt), limit);
   }
   if (!r.max_tokens.has_value()) {
     // Nobody asked for so many: the default gives way to the bound of log probabilities.
@@ -302,6 +309,12 @@ absl::Status CheckRequest(const GenerationRequest& request, const GenerationLimi
   RETURN_IF_ERROR(CheckTokenLists(request, limits));
   RETURN_IF_ERROR(CheckStops(request, limits, has_tokenizer));
   return CheckPrompts(request, has_tokenizer);
+}
+
+absl::Status CheckLeastTokens(const GenerationRequest& request, const GenerationLimits& limits,
+                              int64_t least) {
+  if (!IsTooLong(request, least, limits.max_model_len)) return absl::OkStatus();
+  return PromptTooLong(request, absl::StrCat("at least ", least), limits.max_model_len);
 }
 
 absl::StatusOr<ValidRequest> BuildValidRequest(const GenerationRequest& request,

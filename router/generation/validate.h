@@ -16,6 +16,11 @@ namespace baton {
 absl::Status CheckRequest(const GenerationRequest& request, const GenerationLimits& limits,
                           bool has_tokenizer);
 
+// Whether a prompt of it may have so many tokens, of which it may have more: what is certain before
+// a text is tokenized. The error is that of BuildValidRequest.
+absl::Status CheckLeastTokens(const GenerationRequest& request, const GenerationLimits& limits,
+                              int64_t least);
+
 // The scheduler's form of a request that passed CheckRequest. `prompts` are its prompts' tokens;
 // `seed` is used if the request has none. INVALID_ARGUMENT names the field, its value and, for
 // the model's length, the largest value that fits.

@@ -23,6 +23,7 @@ http {{
   upstream mock {{ server {upstream}; keepalive 4096; keepalive_requests 1000000; }}
   server {{
     listen 127.0.0.1:{port};
+    location = /refused {{ return 503; }}
     location / {{
       proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection "";
       proxy_buffering off; proxy_read_timeout 600s;

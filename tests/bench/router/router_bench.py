@@ -18,8 +18,8 @@ import time
 
 import nginx
 import tls_cost
-from router_side import (ANSWER, PACE_MS, Bench, Side, answered, beside, events_of_one, measured,
-                         num_answered, prompt, rss_mb, switches)
+from router_side import (ANSWER, PACE_MS, Bench, Side, answered, beside, cpu_seconds,
+                         events_of_one, measured, num_answered, prompt, rss_mb, switches)
 # Folders that router_side has made known.
 from fault_proxy import Faults, ProxyLoop
 from process_cluster import await_true
@@ -220,10 +220,22 @@ def refusals(bench, quick):
             await_true(lambda: side.metric("baton_requests_running") +
                        side.metric("baton_requests_waiting") >= len(fill), 20, "it was taken")
             time.sleep(0.3)  # It may be in the queue on its way.
-        cpu, seen = measured(bench, side, bench.bodies("refused", 500, 800, ANSWER), requests, 500)
+        bodies = bench.bodies("refused", 500, 800, ANSWER)
+        # The stream that runs, and the one that waits, cost something by themselves.
+        seconds, before = requests / 500, cpu_seconds(side.pid)
+        time.sleep(seconds)
+        alone = cpu_seconds(side.pid) - before
+        cpu, seen = measured(bench, side, bodies, requests, 500)
         for connection in fill:
             connection.close()
-    return [row("refusals: CPU of each", 1e6 * cpu / requests, "us"),
+    values = [1e6 * max(0, cpu - alone) / requests, None]
+    if not bench.arguments.no_nginx:  # What the kernel takes for as much, and little else.
+        with nginx.Nginx(bench.folder / "nginx-refused", "127.0.0.1:1", bench.on_router_core) as proxy:
+            of_nginx = Side(proxy.process.pid, f"http://127.0.0.1:{proxy.port}")
+            values[1] = 1e6 * measured(bench, of_nginx, bodies, requests, 500,
+                                       path="/refused")[0] / requests
+    return [beside("refusals: CPU of each", "us", values),
+            row("refusals: CPU of what ran beside them, for each", 1e6 * alone / requests, "us"),
             row("refusals: refused", 100 - answered(seen), "%")]
 
 

@@ -99,12 +99,13 @@ class Bench:
                                            self.vocabulary, unknown)}) + "\n")
         return path
 
-    def load(self, port, bodies, requests, rate, wait=60, first=0, key=""):
+    def load(self, port, bodies, requests, rate, wait=60, first=0, key="", path="/v1/completions"):
         """What the clients saw."""
         done = subprocess.run(
             [*self.on_others, self.program("bench/bench_http_load"), "--port", str(port),
              "--bodies", bodies, "--requests", str(requests), "--rate", str(rate),
-             "--wait-s", str(wait), "--first", str(first), "--key", key], stdout=subprocess.PIPE, text=True, check=True)
+             "--wait-s", str(wait), "--first", str(first), "--key", key,
+             "--path", path], stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)
 
     def certificates(self):
@@ -167,10 +168,10 @@ class Side(ApiClient):
         return self
 
 
-def measured(bench, side, *load):
+def measured(bench, side, *load, **options):
     """(CPU seconds, what the clients saw)."""
     before = cpu_seconds(side.pid)
-    seen = bench.load(side.port, *load)
+    seen = bench.load(side.port, *load, **options)
     return cpu_seconds(side.pid) - before, seen
 
 

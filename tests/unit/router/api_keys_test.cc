@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -31,11 +33,38 @@ TEST(ApiKeysTest, FindsTheTenantOfAKeyByItsDigest) {
   EXPECT_EQ(*keys->Authenticate("Bearer ", kNowS), "bob");
 }
 
+TEST(ApiKeysTest, TheSchemeIsAnyCase) {
+  const auto keys = LoadText(std::string("alice ") + kAbc + "\n");
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  for (const char* value : {"bearer abc", "BEARER abc", "bEARER abc"}) {
+    EXPECT_EQ(keys->Authenticate(value, kNowS).value_or(""), "alice") << value;
+  }
+}
+
+// Whoever opens a FIFO without a writer waits for one.
+TEST(ApiKeysTest, WhatIsNoRegularFileIsRefusedByNameAndALinkIsFollowed) {
+  const std::string folder = ::testing::TempDir() + "/baton-api-keys-kinds";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder + "/directory");
+  ASSERT_EQ(mkfifo((folder + "/fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("fifo", folder + "/link-to-fifo");
+  for (const std::string& path : {folder + "/fifo", folder + "/link-to-fifo", folder + "/directory",
+                                  std::string("/dev/zero")}) {
+    const absl::Status status = ApiKeys::Load(path).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path + ": is no regular file"));
+  }
+  std::ofstream(folder + "/file") << "alice " << kAbc << "\n";
+  std::filesystem::create_symlink("file", folder + "/link");
+  EXPECT_TRUE(ApiKeys::Load(folder + "/link").ok());
+  EXPECT_TRUE(absl::IsNotFound(ApiKeys::Load(folder + "/nothing").status()));
+}
+
 TEST(ApiKeysTest, RefusesEverythingElse) {
   const auto keys = LoadText(std::string("alice ") + kAbc + "\n");
   ASSERT_TRUE(keys.ok()) << keys.status();
   for (const char* value :
-       {"", "abc", "Bearer", "Bearer abd", "Bearer abc ", "bearer abc", "Basic abc"}) {
+       {"", "abc", "Bearer", "Bearer abd", "Bearer abc ", "Bearer ABC", "Bearerabc", "Basic abc"}) {
     EXPECT_TRUE(absl::IsUnauthenticated(keys->Authenticate(value, kNowS).status())) << value;
   }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
-use tokenizers::{AddedToken, PreTokenizerWrapper, Tokenizer};
+use tokenizers::{AddedToken, Model, NormalizedString, Normalizer, PreTokenizerWrapper, Tokenizer};
 
 use crate::chunk_cache::CacheCounts;
 use crate::failure::{Failure, Outcome, OUT_OF_RANGE};
@@ -99,12 +99,12 @@ impl Codec {
     }
 
     fn find_max_token_bytes(&self, max_id: i32) -> usize {
-        // Spaces that an added token swallows, unknown characters that become one token, and
-        // normalizers that drop text have no bound. NFC makes text shorter by at most this much.
+        // Spaces that an added token swallows, unknown characters that become one token or none,
+        // and normalizers and patterns that drop text have no bound. NFC makes text shorter by at
+        // most this much.
         const MAX_COMPOSITION: usize = 4;
         let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         let swallows = added.values().any(|token| token.lstrip || token.rstrip);
-        let covers_bytes = self.decoder_kind == DecoderKind::ByteLevel || self.byte_fallback;
         let Ok(normalizer) = serde_json::to_value(self.tokenizer.get_normalizer()) else {
             return 0;
         };
@@ -116,16 +116,55 @@ impl Codec {
         } else {
             0
         };
-        if swallows || !covers_bytes || factor == 0 {
+        if swallows || !self.has_token_for_each_byte() || factor == 0 {
             return 0;
         }
         let vocab = self.tokenizer.get_vocab(true);
-        let ids = vocab.into_values().filter_map(|id| i32::try_from(id).ok());
-        let lengths = ids.filter(|id| *id <= max_id).map(|id| match self.piece(id) {
-            Ok(piece) => piece.bytes.len(),
-            Err(_) => 0,
+        let ids = vocab.into_values();
+        let ids = ids.filter(|id| i32::try_from(*id).is_ok_and(|id| id <= max_id));
+        let lengths = ids.map(|id| match added.get(&id) {
+            Some(token) => self.added_bytes(&token.content),
+            None => self.model_bytes(id),
         });
         lengths.max().unwrap_or(0) * factor
+    }
+
+    /// Every byte of a text is part of one of its tokens.
+    fn has_token_for_each_byte(&self) -> bool {
+        let ModelWrapper::BPE(bpe) = self.tokenizer.get_model() else { return false };
+        let Ok(pre_tokenizer) = serde_json::to_value(self.tokenizer.get_pre_tokenizer()) else {
+            return false;
+        };
+        let known = |token: String| bpe.token_to_id(&token).is_some();
+        if !keeps_all(&pre_tokenizer) {
+            return false;
+        }
+        if has_byte_level(&pre_tokenizer) {
+            let marks = [&bpe.continuing_subword_prefix, &bpe.end_of_word_suffix];
+            return self.decoder_kind == DecoderKind::ByteLevel
+                && marks.into_iter().flatten().all(String::is_empty)
+                && byte_level_table().into_keys().all(|c| known(c.to_string()));
+        }
+        bpe.byte_fallback && (0..=255u8).all(|byte| known(format!("<{byte:#04X}>")))
+    }
+
+    /// Of normalized text at most; that of a word is spelled with its marks.
+    fn model_bytes(&self, id: u32) -> usize {
+        let token = self.tokenizer.id_to_token(id).unwrap_or_default();
+        match self.decoder_kind {
+            DecoderKind::ByteLevel => byte_level_bytes(&token).len(),
+            DecoderKind::Other => token.len(),
+        }
+    }
+
+    fn added_bytes(&self, content: &str) -> usize {
+        let mut normalized = NormalizedString::from(content);
+        if let Some(normalizer) = self.tokenizer.get_normalizer() {
+            if normalizer.normalize(&mut normalized).is_err() {
+                return content.len();
+            }
+        }
+        content.len().max(normalized.get().len())
     }
 
     /// Texts are tokenized in parts, not as a whole.
@@ -376,6 +415,26 @@ fn normalizer_kinds(normalizer: &Value) -> Vec<&str> {
         },
         kind => kind.into_iter().collect(),
     }
+}
+
+/// No part of a text is left away.
+fn keeps_all(pre_tokenizer: &Value) -> bool {
+    match pre_tokenizer["type"].as_str() {
+        None => pre_tokenizer.is_null(),
+        Some("Sequence") => pre_tokenizer["pretokenizers"]
+            .as_array()
+            .is_some_and(|parts| parts.iter().all(keeps_all)),
+        Some("Split" | "Punctuation") => {
+            pre_tokenizer["behavior"].as_str().is_some_and(|behavior| behavior != "Removed")
+        }
+        Some(kind) => matches!(kind, "ByteLevel" | "Metaspace" | "Digits"),
+    }
+}
+
+fn has_byte_level(pre_tokenizer: &Value) -> bool {
+    let parts = pre_tokenizer["pretokenizers"].as_array();
+    pre_tokenizer["type"] == "ByteLevel"
+        || parts.is_some_and(|parts| parts.iter().any(has_byte_level))
 }
 
 fn only_byte_level(decoder: &Value) -> bool {

@@ -29,5 +29,17 @@ TEST(BodyMeterTest, CountsWhatIsHeldOfEachClientAndOfAll) {
   EXPECT_EQ(meter.Add("a", 40), Room::kEnough);
 }
 
+TEST(BodyMeterTest, RemembersNobodyWhoHoldsNothing) {
+  BodyMeter meter(/*max_bytes=*/100, /*max_client_bytes=*/40);
+  EXPECT_EQ(meter.Add("silent", 0), Room::kEnough);
+  meter.Release("silent", 0);
+  EXPECT_EQ(meter.Add("greedy", 41), Room::kClientIsFull);
+  EXPECT_EQ(meter.num_clients(), 0);
+  EXPECT_EQ(meter.Add("a", 40), Room::kEnough);
+  EXPECT_EQ(meter.num_clients(), 1);
+  meter.Release("a", 40);
+  EXPECT_EQ(meter.num_clients(), 0);
+}
+
 }  // namespace
 }  // namespace baton::http

@@ -133,6 +133,35 @@ TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
   }
 }
 
+// Nobody waits for the CR of a line that has ended for others.
+TEST(HttpConnectionTest, ALineThatEndsWithoutACarriageReturnIsRefusedAtOnce) {
+  const auto server = StartServer(
+      {.header_timeout = std::chrono::seconds(10), .body_timeout = std::chrono::seconds(10)});
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string& bytes :
+       {head + "5\n", head + "5;a=b\n", head + "5\r\nhello\n", head + "5\r\nhello\r\n3\n",
+        head + "0\n", head + "0\r\n\n", head + "0\r\nX: y\n", std::string("\n"),
+        std::string("POST /echo HTTP/1.1\n"), std::string("POST /echo HTTP/1.1\r\nHost: t\n")}) {
+    TestClient client(server->port());
+    client.Send(bytes);
+    const WireResponse response = client.Read();
+    ASSERT_EQ(response.status, 400) << bytes;
+    EXPECT_EQ(response.Header("Connection"), "close") << bytes;
+  }
+}
+
+// What stands between chunks comes in any pieces, and a line feed within a chunk is its own.
+TEST(HttpConnectionTest, ChunksComeInPieces) {
+  const auto server = StartServer();
+  TestClient client(server->port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (const char byte : std::string("3;a=b\r\n\nx\n\r\n1\r\n\n\r\n0\r\nX: y\r\n\r\n")) {
+    client.Send(std::string(1, byte));
+  }
+  EXPECT_EQ(client.Read().body, "\nx\n\n");
+  EXPECT_EQ(client.Get("/health").body, "ok");
+}
+
 TEST(HttpConnectionTest, OldClientsSendNoChunks) {
   const auto server = StartServer();
   TestClient client(server->port());

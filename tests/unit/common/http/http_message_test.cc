@@ -37,5 +37,15 @@ TEST(HttpMessageTest, WritesErrorsAsJson) {
   EXPECT_EQ(ReasonPhrase(404), "Not Found");
 }
 
+TEST(HttpMessageTest, LooksForBareLineFeedsOnceAByte) {
+  EXPECT_FALSE(HasBareLineFeed("", 0));
+  EXPECT_FALSE(HasBareLineFeed("a\r\n\r\nb\r", 0));
+  EXPECT_TRUE(HasBareLineFeed("\n", 0));
+  EXPECT_TRUE(HasBareLineFeed("a\r\nb\n", 0));
+  EXPECT_FALSE(HasBareLineFeed("a\nb\r\n", 2)) << "looked at a byte again";
+  EXPECT_FALSE(HasBareLineFeed("a\r\n", 2)) << "its CR came before";
+  EXPECT_TRUE(HasBareLineFeed("a\r\nb\n", 4));
+}
+
 }  // namespace
 }  // namespace baton::http

@@ -406,6 +406,41 @@ TEST(SessionClientTest, WhatTheNodeHasTakenMakesRoom) {
   EXPECT_EQ(router.inbox.Count<WorkerDown>(), 0);
 }
 
+// Nothing is held of a sign of life, and nobody waits behind them. Of calls a worker may say no
+// more than was asked.
+TEST(SessionClientTest, AWorkerThatSaysItLivesAsFastAsItCanIsInNobodysWay) {
+  constexpr int kSigns = 50'000;
+  constexpr int kEvents = 500;
+  std::atomic<int> said = 0;
+  HandmadeWorker flood({}, {.session = [&](WorkersEnd& end) {
+                         if (!end.ReadCalls().has_value()) return;
+                         while (said < kSigns && end.Write(end.First({}))) ++said;
+                         GiveSignsOfLife(end);
+                       }});
+  HandmadeWorker other({}, {.session = [](WorkersEnd& end) {
+                         if (!end.ReadCalls().has_value()) return;
+                         for (int i = 0; i < kEvents; ++i) end.Say(Tokens(1, 10));
+                         GiveSignsOfLife(end);
+                       }});
+  // The frames of all the signs are more than may be held of a worker.
+  TestRouter router({{Role::kDecode, flood.address()}, {Role::kDecode, other.address()}},
+                    kMostUnsentBytes, 4 * int64_t{kEvents} * (sizeof(RouterMail) + 100));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, LongAnswer());
+  router.links.OpenDecode(2, 1, LongAnswer());
+  for (int i = 0; i < kEvents; ++i) {
+    const auto event = router.inbox.Next<WorkerEventReceived>();
+    ASSERT_TRUE(event.has_value()) << i;
+    EXPECT_EQ(event->call, 2);
+  }
+  const absl::Time limit = absl::Now() + absl::Seconds(60);
+  while (said < kSigns && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(said, kSigns);
+  EXPECT_EQ(router.inbox.Count<WorkerDown>() + router.inbox.Count<CallClosed>(), 0);
+  router.links.Cancel(1);
+  EXPECT_EQ(router.inbox.Next<CallClosed>()->call, 1);
+}
+
 // A worker would take another number for a loss.
 TEST(SessionClientTest, WhatIsTakenBackKeepsItsNumber) {
   TestWorker worker(Role::kDecode);

@@ -62,6 +62,9 @@ class FakeTokenizer : public Tokenizer {
   std::unique_ptr<StreamDecoder> NewStreamDecoder(bool skip) const override {
     return std::make_unique<Decoder>(this, skip);
   }
+  int32_t max_token_bytes() const override { return most_bytes; }
+
+  int32_t most_bytes = 0;
 
  private:
   class Decoder : public StreamDecoder {

@@ -1,5 +1,6 @@
 #include "router/generation/generation_service.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -103,6 +104,65 @@ TEST(GenerationServiceTest, RefusesTextThatCanNeverFitBeforeTokenizing) {
   EXPECT_EQ(ErrorCode(prepared.status()), "context_length_exceeded");
   EXPECT_EQ(ErrorParam(service.Prepare({.prompts = {Prompt(std::string("\xFF"))}}).status()),
             "prompt");
+}
+
+// Knows how long its tokens are, and counts what it is asked.
+class BoundedTokenizer : public FakeTokenizer {
+ public:
+  explicit BoundedTokenizer(int32_t most) { most_bytes = most; }
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special) const override {
+    ++num_encoded;
+    return FakeTokenizer::Encode(text, special);
+  }
+  mutable int num_encoded = 0;
+};
+
+TEST(GenerationServiceTest, WhatHasTooManyTokensForSureIsNotTokenized) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_model_len = 10;
+  const auto tokenizer = std::make_shared<BoundedTokenizer>(3);
+  GenerationService service(std::move(options), tokenizer, &frontend);
+  const auto refusal = [&](size_t bytes, bool score_only) {
+    GenerationRequest request{.prompts = {Prompt(std::string(bytes, 'x'))}};
+    if (score_only) request.max_tokens = 0;
+    request.echo = score_only;
+    tokenizer->num_encoded = 0;
+    const absl::Status status = service.Prepare(request).status();
+    EXPECT_EQ(ErrorParam(status), "prompt");
+    EXPECT_EQ(ErrorCode(status), "context_length_exceeded");
+    return std::string(status.message());
+  };
+  // At most 9 tokens and one to come: 27 bytes may fit, if the tokenizer says so.
+  EXPECT_EQ(refusal(27, false),
+            "prompt has 28 tokens; this model's maximum context length is 10 "
+            "tokens, so it may have at most 9.");
+  EXPECT_EQ(tokenizer->num_encoded, 1);
+  EXPECT_EQ(refusal(28, false),
+            "prompt has at least 10 tokens; this model's maximum context "
+            "length is 10 tokens, so it may have at most 9.");
+  EXPECT_EQ(tokenizer->num_encoded, 0);
+  refusal(30, true);
+  EXPECT_EQ(tokenizer->num_encoded, 1) << "nothing is to come";
+  EXPECT_EQ(refusal(31, true),
+            "prompt has at least 11 tokens; this model's maximum context length "
+            "is 10 tokens, so it may have at most 10.");
+  EXPECT_EQ(tokenizer->num_encoded, 0);
+  // Who only counts tokens is told, and a chat's text is that of its template.
+  EXPECT_EQ(service.Tokenize(std::string(31, 'x'), {}, "prompt")->size(), 32u);
+  const ChatPrompt chat{.messages_json = std::string(18, 'x')};  // And "assistant:".
+  EXPECT_THAT(std::string(service.Prepare({.prompts = {chat}}).status().message()),
+              testing::HasSubstr("at least 10 tokens"));
+}
+
+TEST(GenerationServiceTest, WhereTokensHaveNoBoundOfBytesAllIsTokenized) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_model_len = 10;
+  const auto tokenizer = std::make_shared<BoundedTokenizer>(0);
+  GenerationService service(std::move(options), tokenizer, &frontend);
+  EXPECT_FALSE(service.Prepare({.prompts = {Prompt(std::string(1000, 'x'))}}).ok());
+  EXPECT_EQ(tokenizer->num_encoded, 1);
 }
 
 TEST(GenerationServiceTest, BoundsAPromptsBytesWhateverItsModelTakes) {

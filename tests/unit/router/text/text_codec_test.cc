@@ -160,6 +160,71 @@ TEST_F(TextCodecTest, NoTokenIsLongerThanItsBound) {
   EXPECT_GT(bound, 4);
 }
 
+using Json = nlohmann::ordered_json;
+
+std::unique_ptr<TextCodec> LoadTokenizer(const Json& tokenizer) {
+  TempModelDir dir;
+  dir.Write("tokenizer.json", tokenizer.dump());
+  return LoadOrFail(dir.path());
+}
+
+// A token of eight of what stands for a space: a text may have it too, as three bytes each.
+Json WithWideSpace(Json tokenizer) {
+  std::string half = "\u2581";
+  for (int i = 0; i < 3; ++i) {
+    tokenizer["model"]["vocab"][half + half] = 1000 + i;
+    tokenizer["model"]["merges"].push_back({half, half});
+    half += half;
+  }
+  return tokenizer;
+}
+
+TEST(TokenBytesTest, NoTextHasFewerTokensThanItsBytesAllow) {
+  int num_bounded = 0;
+  for (const auto& kind : TextGoldens()["other_tokenizers"]) {
+    const bool is_bpe = kind["tokenizer"]["model"]["type"] == "BPE";
+    const auto codec =
+        LoadTokenizer(is_bpe ? WithWideSpace(kind["tokenizer"]) : Json(kind["tokenizer"]));
+    ASSERT_NE(codec, nullptr);
+    const auto bound = static_cast<size_t>(codec->max_token_bytes());
+    num_bounded += bound > 0;
+    for (const std::string piece : {"\u2581", " ", "\u4f60", "a", "<s>", "hello"}) {
+      std::string text;
+      for (int i = 0; i < 200; ++i) text += piece;
+      const size_t num_tokens = codec->Encode(text, false).value().size();
+      if (bound > 0) EXPECT_LE(text.size(), bound * num_tokens) << kind["name"] << piece;
+    }
+  }
+  EXPECT_EQ(num_bounded, 2);
+}
+
+TEST(TokenBytesTest, ATokenizerThatMayDropTextHasNoBound) {
+  const Json whole = Json::parse(ReadWholeFile(std::string(kTinyKjv) + "/tokenizer.json"));
+  EXPECT_GT(LoadTokenizer(whole)->max_token_bytes(), 0);
+  Json empty_marks = whole;  // As GPT-2's.
+  empty_marks["model"]["continuing_subword_prefix"] = "";
+  empty_marks["model"]["end_of_word_suffix"] = "";
+  EXPECT_GT(LoadTokenizer(empty_marks)->max_token_bytes(), 0);
+  Json swallows = whole;
+  swallows["added_tokens"][0]["rstrip"] = true;
+  EXPECT_EQ(LoadTokenizer(swallows)->max_token_bytes(), 0);
+  Json drops = whole;
+  drops["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+  EXPECT_EQ(LoadTokenizer(drops)->max_token_bytes(), 0);
+  Json splits = whole;
+  splits["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "WhitespaceSplit"}}, whole["pre_tokenizer"]["pretokenizers"][1]}}};
+  EXPECT_EQ(LoadTokenizer(splits)->max_token_bytes(), 0);
+  Json lacks = whole;  // No merge has the byte 0xFF, which no UTF-8 has.
+  lacks["model"]["vocab"].erase("\u00ff");
+  EXPECT_EQ(LoadTokenizer(lacks)->max_token_bytes(), 0);
+  Json plain = whole;  // "\u00e9" is a byte to the decoder, and two of the text.
+  plain["pre_tokenizer"] = nullptr;
+  EXPECT_EQ(LoadTokenizer(plain)->max_token_bytes(), 0);
+}
+
 TEST_F(TextCodecTest, RefusesIdsOutsideOfTheVocabulary) {
   for (const int32_t id : {-1, 4096, 1 << 30, std::numeric_limits<int32_t>::min(),
                            std::numeric_limits<int32_t>::max()}) {
