@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -324,24 +325,17 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     builder.SetMaxReceiveMessageSize(2 * kMaxRequestBytes);
     builder.SetResourceQuota(
         grpc::ResourceQuota("inference").Resize(static_cast<size_t>(options_.max_library_bytes)));
-    const std::string address = absl::StrCat(options_.host, ":", options_.port);
-    builder.AddListeningPort(address,
-                             options_.credentials != nullptr ? options_.credentials
-                                                             : grpc::InsecureServerCredentials(),
-                             &port_);
     builder.RegisterService(this);
+    RETURN_IF_ERROR(Listen());
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("--grpc-port ", options_.port,
-                                                 ": cannot listen on ", address,
-                                                 "; choose a free port, or 0 for any"));
-    }
+    if (server_ == nullptr) return absl::InternalError("the gRPC library does not start");
     server_->GetHealthCheckService()->SetServingStatus(true);
     SetReady(service_->frontend().Ready());
+    front_->Start();
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  const GrpcFront& front() const { return *front_; }
 
   void SetReady(bool ready) {
     server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
@@ -350,8 +344,10 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   void Shutdown(Duration grace) {
     if (server_ == nullptr) return;
     server_->GetHealthCheckService()->SetServingStatus(false);
+    front_->Drain();
     server_->Shutdown(DeadlineAfter(grace));
     server_->Wait();
+    front_->Stop();
     pool_->join();
     server_.reset();
   }
@@ -415,6 +411,20 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   }
 
  private:
+  absl::Status Listen() {
+    GrpcFrontOptions options = options_.front;
+    options.serve = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); };
+    absl::StatusOr<std::unique_ptr<GrpcFront>> front = GrpcFront::Create(std::move(options));
+    if (!front.ok()) {
+      return absl::Status(
+          front.status().code(),
+          absl::StrCat("--grpc-port ", options_.front.port, ": ", front.status().message(),
+                       "; choose a free port, or 0 for any"));
+    }
+    front_ = *std::move(front);
+    return absl::OkStatus();
+  }
+
   // Texts of a tenant are in one line, whether they come here or over HTTP.
   void Post(const std::string& tenant, bool is_long, std::function<void()> task) {
     if (is_long && options_.text_executor) {
@@ -476,8 +486,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   const InferenceServerOptions options_;
   GenerationService* const service_;
   const std::shared_ptr<boost::asio::thread_pool> pool_;
-  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcFront> front_;
 };
 
 InferenceServer::InferenceServer(InferenceServerOptions options, GenerationService* service)
@@ -487,7 +497,9 @@ InferenceServer::~InferenceServer() = default;
 
 absl::Status InferenceServer::Start() { return impl_->Start(); }
 
-int InferenceServer::port() const { return impl_->port(); }
+int InferenceServer::port() const { return impl_->front().port(); }
+
+const GrpcFront& InferenceServer::front() const { return impl_->front(); }
 
 void InferenceServer::SetReady(bool ready) { impl_->SetReady(ready); }
 

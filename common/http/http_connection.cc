@@ -30,15 +30,8 @@ Response Busy(int status, std::string_view type, std::string_view message) {
   return response;
 }
 
-// Who holds a key, or else the address; of IPv6 the network, which one client has whole.
-std::string ClientOf(const Request& head, HttpStream& stream) {
-  if (!head.principal.empty()) return "key " + head.principal;
-  boost::system::error_code error;
-  const auto address = stream.socket().remote_endpoint(error).address();
-  if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
-  auto bytes = address.to_v6().to_bytes();
-  std::fill(bytes.begin() + 8, bytes.end(), 0);
-  return boost::asio::ip::address_v6(bytes).to_string();
+std::string ClientOf(const Request& head, const HttpStream& stream) {
+  return head.principal.empty() ? stream.ClientNetwork() : "key " + head.principal;
 }
 
 std::shared_ptr<SSL_CTX> TlsOf(const ServerCore& core) {

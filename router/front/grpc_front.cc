@@ -1,0 +1,126 @@
+#include "router/front/grpc_front.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/this_thread.h"
+#include "common/http/listener.h"
+#include "router/front/relay.h"
+
+namespace baton {
+namespace {
+
+using boost::asio::ip::tcp;
+
+// More wait in the kernel's queue, where no time limit runs.
+constexpr size_t kMostHandshakeSteps = 128;
+
+class Front : public GrpcFront {
+ public:
+  explicit Front(GrpcFrontOptions options)
+      : options_(std::move(options)),
+        core_(options_.tls, options_.serve, options_.handshake_limit, options_.resets),
+        listener_(core_.io, {.take = [this](tcp::socket socket) { Take(std::move(socket)); },
+                             .make_room = [this] { return CloseQuietest(); },
+                             .is_behind = [this] { return IsBehind(); }}),
+        work_(boost::asio::make_work_guard(core_.io)) {}
+
+  ~Front() override { Stop(); }
+
+  absl::Status Bind() { return listener_.Bind(options_.host, options_.port); }
+
+  void Start() override {
+    boost::asio::post(core_.io, [this] { listener_.Accept(); });
+    thread_ = std::thread([this] {
+      NameThisThread("grpc-io");
+      Run();
+    });
+  }
+
+  uint16_t port() const override { return listener_.port(); }
+  int64_t num_connections() const override { return core_.num_connections; }
+  int64_t num_calmed() const override { return core_.num_calmed; }
+
+  void Drain() override {
+    if (!thread_.joinable()) return;
+    absl::Notification is_done;
+    boost::asio::post(core_.io, [this, &is_done] {
+      listener_.Close();
+      core_.is_closed = true;
+      is_done.Notify();
+    });
+    is_done.WaitForNotification();
+  }
+
+  void Stop() override {
+    if (!thread_.joinable()) return;
+    Drain();
+    boost::asio::post(core_.io, [this] {
+      for (const std::shared_ptr<Relay>& relay : Relays()) relay->Close();
+    });
+    work_.reset();
+    thread_.join();
+  }
+
+ private:
+  // A library's exception ends one task, not the front.
+  void Run() {
+    for (bool has_thrown = true; has_thrown;) {
+      has_thrown = false;
+      try {
+        core_.io.run();
+      } catch (const std::exception&) {
+        has_thrown = true;
+      }
+    }
+  }
+
+  std::vector<std::shared_ptr<Relay>> Relays() const {
+    std::vector<std::shared_ptr<Relay>> relays;
+    for (const auto& [id, weak] : core_.relays) {
+      if (auto relay = weak.lock()) relays.push_back(std::move(relay));
+    }
+    return relays;
+  }
+
+  bool IsBehind() const { return core_.handshakes.num_waiting() >= kMostHandshakeSteps; }
+
+  bool CloseQuietest() {
+    std::shared_ptr<Relay> quietest;
+    for (const std::shared_ptr<Relay>& relay : Relays()) {
+      if (!relay->is_idle()) continue;
+      if (quietest == nullptr || relay->last_active() < quietest->last_active()) quietest = relay;
+    }
+    if (quietest != nullptr) quietest->Close();
+    return quietest != nullptr;
+  }
+
+  void Take(tcp::socket socket) {
+    if (core_.is_closed) return;
+    if (core_.num_connections >= options_.max_connections && !CloseQuietest()) return;
+    const auto relay = std::make_shared<Relay>(core_, std::move(socket));
+    core_.relays[relay->id()] = relay;
+    relay->Start();
+  }
+
+  const GrpcFrontOptions options_;
+  FrontCore core_;
+  http::Listener listener_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcFront>> GrpcFront::Create(GrpcFrontOptions options) {
+  auto front = std::make_unique<Front>(std::move(options));
+  if (absl::Status status = front->Bind(); !status.ok()) return status;
+  return std::unique_ptr<GrpcFront>(std::move(front));
+}
+
+}  // namespace baton
