@@ -326,7 +326,9 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     builder.SetResourceQuota(
         grpc::ResourceQuota("inference").Resize(static_cast<size_t>(options_.max_library_bytes)));
     builder.RegisterService(this);
-    RETURN_IF_ERROR(Listen());
+    GrpcFrontOptions front = options_.front;
+    front.serve = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); };
+    ASSIGN_OR_RETURN(front_, GrpcFront::Create(std::move(front)));
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("the gRPC library does not start");
     server_->GetHealthCheckService()->SetServingStatus(true);
@@ -411,20 +413,6 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   }
 
  private:
-  absl::Status Listen() {
-    GrpcFrontOptions options = options_.front;
-    options.serve = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); };
-    absl::StatusOr<std::unique_ptr<GrpcFront>> front = GrpcFront::Create(std::move(options));
-    if (!front.ok()) {
-      return absl::Status(
-          front.status().code(),
-          absl::StrCat("--grpc-port ", options_.front.port, ": ", front.status().message(),
-                       "; choose a free port, or 0 for any"));
-    }
-    front_ = *std::move(front);
-    return absl::OkStatus();
-  }
-
   // Texts of a tenant are in one line, whether they come here or over HTTP.
   void Post(const std::string& tenant, bool is_long, std::function<void()> task) {
     if (is_long && options_.text_executor) {
@@ -496,8 +484,6 @@ InferenceServer::InferenceServer(InferenceServerOptions options, GenerationServi
 InferenceServer::~InferenceServer() = default;
 
 absl::Status InferenceServer::Start() { return impl_->Start(); }
-
-int InferenceServer::port() const { return impl_->front().port(); }
 
 const GrpcFront& InferenceServer::front() const { return impl_->front(); }
 

@@ -52,7 +52,7 @@ class InferenceServer {
 
   // UNAVAILABLE names --grpc-port and the cure.
   absl::Status Start();
-  int port() const;
+  int port() const { return front().port(); }
 
   const GrpcFront& front() const;  // After Start.
 

@@ -314,7 +314,16 @@ absl::Status RouterProcess::StartGrpc() {
     options.authorize = [this](std::string_view value) { return keys_->Authenticate(value); };
   }
   grpc_ = std::make_unique<InferenceServer>(std::move(options), generation_.get());
-  return grpc_->Start();
+  RETURN_IF_ERROR(grpc_->Start());
+  const GrpcFront* const front = &grpc_->front();
+  metrics_->ExportValue("baton_grpc_connections", "Connections of gRPC clients.",
+                        MetricKind::kGauge,
+                        [front] { return static_cast<double>(front->num_connections()); });
+  metrics_->ExportValue("baton_grpc_calmed_total",
+                        "gRPC connections closed or refused because streams were reset too often.",
+                        MetricKind::kCounter,
+                        [front] { return static_cast<double>(front->num_calmed()); });
+  return absl::OkStatus();
 }
 
 absl::Status RouterProcess::StartAdmin() {

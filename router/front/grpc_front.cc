@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/this_thread.h"
 #include "common/http/listener.h"
@@ -32,6 +33,7 @@ class Front : public GrpcFront {
 
   ~Front() override { Stop(); }
 
+  const GrpcFrontOptions& options() const { return options_; }
   absl::Status Bind() { return listener_.Bind(options_.host, options_.port); }
 
   void Start() override {
@@ -119,7 +121,11 @@ class Front : public GrpcFront {
 
 absl::StatusOr<std::unique_ptr<GrpcFront>> GrpcFront::Create(GrpcFrontOptions options) {
   auto front = std::make_unique<Front>(std::move(options));
-  if (absl::Status status = front->Bind(); !status.ok()) return status;
+  if (absl::Status status = front->Bind(); !status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("--grpc-port ", front->options().port, ": ", status.message(),
+                                     "; choose a free port, or 0 for any"));
+  }
   return std::unique_ptr<GrpcFront>(std::move(front));
 }
 

@@ -32,7 +32,8 @@ struct GrpcFrontOptions {
 // gives it the bytes. A client beyond its limits gets GOAWAY (ENHANCE_YOUR_CALM), its calls end.
 class GrpcFront {
  public:
-  // Binds and listens, but accepts only after Start. UNAVAILABLE names host and port.
+  // Binds and listens, but accepts only after Start. UNAVAILABLE names --grpc-port
+  // and the cure.
   static absl::StatusOr<std::unique_ptr<GrpcFront>> Create(GrpcFrontOptions options);
   virtual ~GrpcFront() = default;  // Stops.
 
