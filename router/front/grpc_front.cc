@@ -63,7 +63,7 @@ class Front : public GrpcFront {
     if (!thread_.joinable()) return;
     Drain();
     boost::asio::post(core_.io, [this] {
-      for (const std::shared_ptr<Relay>& relay : Relays()) relay->Close();
+      for (const std::shared_ptr<Relay>& relay : Relays()) relay->Finish();
     });
     work_.reset();
     thread_.join();
@@ -92,11 +92,13 @@ class Front : public GrpcFront {
 
   bool IsBehind() const { return core_.handshakes.num_waiting() >= kMostHandshakeSteps; }
 
+  // Rather one that has not begun, or is told to go.
   bool CloseQuietest() {
     std::shared_ptr<Relay> quietest;
+    const auto rank = [](const Relay& r) { return std::pair(r.has_begun(), r.last_active()); };
     for (const std::shared_ptr<Relay>& relay : Relays()) {
       if (!relay->is_idle()) continue;
-      if (quietest == nullptr || relay->last_active() < quietest->last_active()) quietest = relay;
+      if (quietest == nullptr || rank(*relay) < rank(*quietest)) quietest = relay;
     }
     if (quietest != nullptr) quietest->Close();
     return quietest != nullptr;

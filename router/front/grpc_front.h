@@ -20,8 +20,8 @@ struct GrpcFrontOptions {
   std::function<std::shared_ptr<ssl_ctx_st>()> tls;
   // Takes a connection in plaintext, which is its own from then on. On the front's thread.
   std::function<void(int fd)> serve;
-  // At the limit the one without an open stream that was quiet longest goes for a new one, or the
-  // new one if there is none. Each takes three files.
+  // At the limit one that has not begun goes for a new one, or one without an open stream, of these
+  // the one that was quiet longest; if all have one, the new one. Each takes three files.
   int max_connections = 1024;
   Duration handshake_limit = std::chrono::seconds(5);  // Of TLS and HTTP/2's first frame.
   ResetLimitsOptions resets;
@@ -45,7 +45,8 @@ class GrpcFront {
 
   // Accepts nothing new; `serve` has been called for the last time. What is there goes on.
   virtual void Drain() = 0;
-  // Drain, then closes what is left and joins the thread. Idempotent.
+  // Drain; what is left is closed as soon as its client has what the server said last, or soon;
+  // joins the thread. Idempotent.
   virtual void Stop() = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "router/front/relay.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +19,8 @@ namespace {
 
 // For a client to take the last bytes, and to end its side.
 constexpr Duration kLastLimit = std::chrono::seconds(2);
+constexpr Duration kFinishLimit = std::chrono::milliseconds(200);
+constexpr size_t kMostPassedOver = 1 << 20;
 // Of each end; the kernel doubles it.
 constexpr int kSocketBytes = 64 << 10;
 constexpr Duration kMostSilent = std::chrono::seconds(10);  // Of the log.
@@ -85,6 +88,12 @@ void Relay::Close() {
   client_.Close();
 }
 
+void Relay::Finish() {
+  is_last_ = true;
+  if (state_ < State::kOpen || (state_ == State::kEnding && to_client_.empty())) return Close();
+  Arm(kFinishLimit);
+}
+
 // ---- From the client ----------------------------------------------------------------------------
 
 void Relay::AwaitClient() {
@@ -99,8 +108,14 @@ void Relay::OnClientReadable(Error error) {
   if (error == boost::asio::error::would_block) return AwaitClient();
   // As for the library: who ends its side has given its calls up.
   if (error) return Close();
-  if (!IsHeard()) return AwaitClient();
+  if (!IsHeard()) return PassOver(size);
   OnClientBytes({core_.chunk.data(), size});
+}
+
+// Of one that was told to go: so that what it was told arrives, its bytes are taken for a while.
+void Relay::PassOver(size_t size) {
+  passed_over_ += size;
+  if (passed_over_ < kMostPassedOver) AwaitClient();
 }
 
 void Relay::OnClientBytes(std::string_view bytes) {
@@ -152,8 +167,14 @@ bool Relay::OpenServer() {
   for (const int end : ends) {
     setsockopt(end, SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof(kSocketBytes));
   }
-  server_.assign(boost::asio::local::stream_protocol(), ends[0]);
-  server_.non_blocking(true);
+  Error error;
+  server_.assign(boost::asio::local::stream_protocol(), ends[0], error);
+  if (!error) server_.non_blocking(true, error);
+  if (error) {
+    for (const int end : ends) close(end);
+    Close();
+    return false;
+  }
   core_.serve(ends[1]);
   state_ = State::kOpen;
   ++armed_;
@@ -161,7 +182,7 @@ bool Relay::OpenServer() {
   AwaitServer();
   // The server may end while the client takes nothing: then it has this time.
   server_.async_wait(Server::wait_error, [self = shared_from_this()](Error error) {
-    if (!error && self->state_ == State::kOpen) self->Arm(kLastLimit);
+    if (!error && self->has_begun() && !self->is_last_) self->Arm(kLastLimit);
   });
   return true;
 }
@@ -204,7 +225,11 @@ void Relay::SendToClient(std::string_view bytes) {
 
 void Relay::OnSentToClient() {
   to_client_.shrink_to_fit();
-  if (state_ == State::kEnding) return client_.ShutdownSend();
+  if (state_ == State::kEnding) {
+    client_.ShutdownSend();
+    if (is_last_) Close();
+    return;
+  }
   if (state_ == State::kCalming) {
     if (from_server_.bytes_to_border() == 0) return End(std::move(goodbye_));
     return AwaitServer();

@@ -65,12 +65,15 @@ class Relay : public std::enable_shared_from_this<Relay> {
   void Start();
   // At once, both ways.
   void Close();
+  // As soon as the client has taken what the server said last, or soon.
+  void Finish();
   // GOAWAY to the client, which is heard no more; its calls end at the server.
   void Calm(ResetLimits::Limit limit);
 
   ResetLimits::Id id() const { return id_; }
-  // No stream is open: closing it costs its client nothing but a new connection.
-  bool is_idle() const { return num_open() == 0; }
+  // Closing it costs its client nothing but a new connection: no stream is open.
+  bool is_idle() const { return !has_begun() || num_open() == 0; }
+  bool has_begun() const { return state_ == State::kOpen; }
   Time last_active() const { return last_active_; }  // When bytes came.
 
  private:
@@ -92,6 +95,7 @@ class Relay : public std::enable_shared_from_this<Relay> {
   void AwaitClient();
   void OnClientReadable(Error error);
   void OnClientBytes(std::string_view bytes);
+  void PassOver(size_t size);
   void SendToServer(std::string_view bytes);
   bool OpenServer();
   // From the server: likewise.
@@ -117,9 +121,11 @@ class Relay : public std::enable_shared_from_this<Relay> {
   Http2Frames from_server_{Http2Frames::From::kServer};
   int64_t counted_resets_ = 0;
   Time last_active_{};
+  bool is_last_ = false;   // Nothing is waited for once all is said.
   std::string to_server_;  // Not taken yet,
   std::string to_client_;  // likewise.
-  std::string goodbye_;    // Once the server's frame has ended.
+  size_t passed_over_ = 0;
+  std::string goodbye_;  // Once the server's frame has ended.
 };
 
 }  // namespace baton

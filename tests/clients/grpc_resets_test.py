@@ -22,7 +22,8 @@ BIN = None
 # A router that counts nothing takes 28 KB for each stream: 560 MB for these.
 NUM_STREAMS = 20_000
 MAX_GROWTH_MB = 150
-PER_CONNECTION = 2_500  # More than one may reset at once, and than time gives back meanwhile.
+PER_CONNECTION = 5_000  # More than one may reset at once, and than time gives back meanwhile.
+LEFT = 900  # Fewer than one may have open.
 STREAMS = [{"text": f"{i} In the beginning God created", "options": {
     "max_tokens": 150, "temperature": 0.8, "seed": i, "ignore_eos": True}} for i in range(6)]
 
@@ -102,17 +103,17 @@ class GrpcResetsTest(unittest.TestCase):
         refused = []
 
         def leave_again_and_again():
-            for _ in range(NUM_STREAMS // 100):
+            for _ in range(NUM_STREAMS // LEFT):
                 client = RawClient(self.port, "127.0.0.4")
-                client.open(100, reset=False)
-                # It was let in, or refused.
-                await_true(lambda: client.frames or client.ended.is_set(), LIMIT_S, "it is told")
-                if client.ended.wait(0.01):
+                client.open(LEFT, reset=False)
+                await_true(lambda: client.frames, LIMIT_S, "it is let in, or refused")
+                if client.frames[0][2] == b"":  # The library's settings say something.
                     refused.append(client.goaway())
                 client.close()
         growth = self.beside_known_streams(leave_again_and_again)
         self.assertLess(growth, MAX_GROWTH_MB)
-        self.assertIn(ENHANCE_YOUR_CALM, [told[0] for told in refused if told])
+        self.assertGreaterEqual(len(refused), 1)
+        self.assert_all_told(refused)
 
     def test_who_cancels_hundreds_at_once_and_some_for_ever_is_left_alone(self):
         calmed = self.num_calmed()
@@ -122,10 +123,8 @@ class GrpcResetsTest(unittest.TestCase):
             for call in calls:
                 call.cancel()
             end = time.monotonic() + 3
-            while time.monotonic() < end:  # By deadlines.
-                calls = [inference.open("Generate", timeout=0.02, **STREAMS[0]) for _ in range(10)]
-                for call in calls:
-                    call.code()
+            while time.monotonic() < end:  # By deadlines, 50 a second at most.
+                inference.open("Generate", timeout=0.02, **STREAMS[0]).code()
             tokens = [i for e in inference.call("Generate", **STREAMS[0]) if "delta" in e
                       for i in e["delta"].get("token_ids", [])]
             self.assertEqual(tokens, self.expected[0])

@@ -126,6 +126,34 @@ TEST_F(GrpcFrontTest, DrainTakesNobodyElseAndStopEndsAllThatIsThere) {
   }
 }
 
+TEST_F(GrpcFrontTest, AtStopWhatTheServerSaidLastArrives) {
+  for (const bool over_tls : {false, true}) {
+    Serve({}, over_tls);
+    auto [client, server] = Begun();
+    auto [blocked, blocked_end] = Begun(/*receive_bytes=*/8192);
+    const std::string last = Frame(kDataFrame, 0, 1, std::string(16'000, 'x'));
+    std::string said;
+    for (int i = 0; i < 4; ++i) said += last;
+    ASSERT_TRUE(server->Send(said));
+    server.reset();
+    front_->Stop();  // In time, though one reads nothing and another's server has not ended.
+    EXPECT_EQ(ReadAll(*client), said);
+    client_tls_ = nullptr;
+  }
+}
+
+TEST_F(GrpcFrontTest, AtTheLimitWhoHasNotBegunGoesFirst) {
+  Serve({.max_connections = 3});
+  auto [quiet, quiet_end] = Begun();
+  const auto silent = Client();
+  EXPECT_TRUE(HoldsSoon([&] { return front_->num_connections() == 2; }));
+  const auto third = Begun();
+  const auto fourth = Begun();
+  EXPECT_TRUE(silent->AtEnd());
+  ASSERT_TRUE(quiet->Send(OpenedAndReset(1)));
+  EXPECT_EQ(quiet_end->Read(OpenedAndReset(1).size()), OpenedAndReset(1));
+}
+
 TEST_F(GrpcFrontTest, AThousandConnectionsAtOnceAllGetThrough) {
   Serve({.max_connections = 100});
   std::vector<std::unique_ptr<http::TestClient>> clients;
