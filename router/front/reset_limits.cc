@@ -19,8 +19,8 @@ double ResetLimits::Level::At(double per_s, Time now) const {
   return std::max(0.0, value - per_s * passed_s);
 }
 
-void ResetLimits::Level::Add(double count, double per_s, Time now) {
-  value = At(per_s, now) + count;
+void ResetLimits::Level::Add(double count, ResetRate rate, Time now) {
+  value = std::min(At(rate.per_s, now) + count, rate.burst + rate.per_s);
   at = now;
 }
 
@@ -51,8 +51,8 @@ std::optional<ResetLimits::Limit> ResetLimits::Add(Id id, const std::string& cli
 }
 
 void ResetLimits::CountFor(Client& client, double resets, Time now) {
-  client.resets.Add(resets, options_.of_client.per_s, now);
-  all_.Add(resets, options_.of_all.per_s, now);
+  client.resets.Add(resets, options_.of_client, now);
+  all_.Add(resets, options_.of_all, now);
 }
 
 std::optional<ResetLimits::Excess> ResetLimits::Count(Id id, int64_t resets, int64_t open_streams,
@@ -61,7 +61,7 @@ std::optional<ResetLimits::Excess> ResetLimits::Count(Id id, int64_t resets, int
   Client& client = connection.client->second;
   open_streams_ += open_streams - connection.open_streams;
   connection.open_streams = open_streams;
-  connection.resets.Add(static_cast<double>(resets), options_.of_connection.per_s, now);
+  connection.resets.Add(static_cast<double>(resets), options_.of_connection, now);
   CountFor(client, static_cast<double>(resets), now);
   if (Held(connection, now) > options_.of_connection.burst) return Excess{id, Limit::kConnection};
   if (open_streams_ > options_.max_open_streams) return Excess{Heaviest(nullptr, now), Limit::kAll};

@@ -61,11 +61,12 @@ class ResetLimits {
   size_t num_clients() const { return clients_.size(); }
 
  private:
-  // Runs out as time goes on.
+  // Runs out as time goes on, from the burst and a second's part at most: whoever is shut out is so
+  // for a second behind the last, however much was left at once.
   struct Level {
     double value = 0;
     Time at{};
-    void Add(double count, double per_s, Time now);
+    void Add(double count, ResetRate rate, Time now);
     double At(double per_s, Time now) const;
   };
   struct Client {

@@ -39,6 +39,15 @@ class GrpcResetsTest(unittest.TestCase):
         cls.inference = Service(channel, "baton.v1.Inference")
         cls.expected = cls.stream_all(cls)
 
+    def setUp(self):
+        """Those of the test before are over: a new connection is let in."""
+        def is_let_in():
+            client = RawClient(self.port)
+            await_true(lambda: client.frames, LIMIT_S, "it is told")
+            client.close()
+            return client.frames[0][2] != b""
+        await_true(is_let_in, LIMIT_S, "new connections are let in", pause=0.1)
+
     def ask(self, request):
         return [i for e in self.inference.call("Generate", **request) if "delta" in e
                 for i in e["delta"].get("token_ids", [])]

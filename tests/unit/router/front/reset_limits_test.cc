@@ -88,7 +88,7 @@ TEST_F(ResetLimitsTest, NeitherReconnectingNorManyConnectionsHelp) {
     }
   }
   const double seconds = std::chrono::duration<double>(now_ - begin).count();
-  EXPECT_LE(through, 2000 + 400 * seconds + 100);
+  EXPECT_LE(through, 2000 + 400 * seconds + 100);  // One connection's last.
   EXPECT_GE(through, 2000 + 400 * seconds - 200);
   EXPECT_TRUE(Open(++id, "b")) << "others come in";
   now_ += seconds > 0 ? std::chrono::seconds(1) : std::chrono::seconds(0);
@@ -141,6 +141,15 @@ TEST_F(ResetLimitsTest, OpenStreamsOfAllHaveALimit) {
   EXPECT_EQ(Count(17, 0, 534), 0U);
   EXPECT_EQ(Count(17, 0, 535), 7U);
   EXPECT_EQ(last_limit_, Limit::kAll);
+}
+
+TEST_F(ResetLimitsTest, HoweverMuchWasLeftAtOnceTheNextComeInASecondLater) {
+  for (Id id = 1; id <= 16; ++id) ASSERT_TRUE(Open(id, absl::StrCat("client ", id)));
+  for (Id id = 1; id <= 16; ++id) Count(id, 0, 1000);
+  for (Id id = 1; id <= 16; ++id) limits_.Remove(id, now_);
+  EXPECT_EQ(limits_.Add(17, "new", now_), Limit::kAll);
+  now_ += seconds(1);
+  EXPECT_TRUE(Open(17, "new"));
 }
 
 TEST_F(ResetLimitsTest, OfClientsThatAreGoneAFewAreRemembered) {
