@@ -319,7 +319,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
 
   absl::Status Start() {
     grpc::ServerBuilder builder;
-    ApplyServerSettings(options_.max_streams_per_connection, &builder);
+    ApplyServerSettings(options_.max_streams_per_connection, &builder, options_.front.ping_limit);
     // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help,
     // and asks nobody. To read everything would let clients fill the memory.
     builder.SetMaxReceiveMessageSize(2 * kMaxRequestBytes);
@@ -327,6 +327,9 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
         grpc::ResourceQuota("inference").Resize(static_cast<size_t>(options_.max_library_bytes)));
     builder.RegisterService(this);
     GrpcFrontOptions front = options_.front;
+    // Twice: a client may open streams before it has read what it may.
+    front.streams.most_open_of_connection = 2 * options_.max_streams_per_connection;
+    front.write_limit = options_.write_timeout;
     front.serve = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); };
     ASSIGN_OR_RETURN(front_, GrpcFront::Create(std::move(front)));
     server_ = builder.BuildAndStart();

@@ -319,10 +319,13 @@ absl::Status RouterProcess::StartGrpc() {
   metrics_->ExportValue("baton_grpc_connections", "Connections of gRPC clients.",
                         MetricKind::kGauge,
                         [front] { return static_cast<double>(front->num_connections()); });
-  metrics_->ExportValue("baton_grpc_calmed_total",
-                        "gRPC connections closed or refused because streams were reset too often.",
+  metrics_->ExportValue("baton_grpc_paced_total",
+                        "gRPC connections that had to wait because streams were reset too often.",
                         MetricKind::kCounter,
-                        [front] { return static_cast<double>(front->num_calmed()); });
+                        [front] { return static_cast<double>(front->num_paced()); });
+  metrics_->ExportValue(
+      "baton_grpc_calmed_total", "gRPC connections closed because too many streams were open.",
+      MetricKind::kCounter, [front] { return static_cast<double>(front->num_calmed()); });
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/this_thread.h"
 #include "common/http/http_connection.h"
@@ -154,7 +155,11 @@ class Server : public HttpServer {
 
   ~Server() override { Stop(Duration::zero()); }
 
-  absl::Status Bind() { return listener_.Bind(core_->options.host, core_->options.port); }
+  absl::Status Bind() {
+    absl::Status status = listener_.Bind(core_->options.host, core_->options.port);
+    if (!absl::IsInvalidArgument(status)) return status;
+    return absl::InvalidArgumentError(absl::StrCat("HTTP ", status.message()));
+  }
 
   void Start() override {
     boost::asio::post(core_->io, [this] { listener_.Accept(); });

@@ -1,9 +1,11 @@
 #include "router/front/grpc_front.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <exception>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,17 +26,15 @@ constexpr size_t kMostHandshakeSteps = 128;
 class Front : public GrpcFront {
  public:
   explicit Front(GrpcFrontOptions options)
-      : options_(std::move(options)),
-        core_(options_.tls, options_.serve, options_.handshake_limit, options_.resets),
+      : core_(std::move(options)),
         listener_(core_.io, {.take = [this](tcp::socket socket) { Take(std::move(socket)); },
-                             .make_room = [this] { return CloseQuietest(); },
+                             .make_room = [this] { return MakeRoom(nullptr); },
                              .is_behind = [this] { return IsBehind(); }}),
         work_(boost::asio::make_work_guard(core_.io)) {}
 
   ~Front() override { Stop(); }
 
-  const GrpcFrontOptions& options() const { return options_; }
-  absl::Status Bind() { return listener_.Bind(options_.host, options_.port); }
+  absl::Status Bind() { return listener_.Bind(core_.options.host, core_.options.port); }
 
   void Start() override {
     boost::asio::post(core_.io, [this] { listener_.Accept(); });
@@ -46,7 +46,8 @@ class Front : public GrpcFront {
 
   uint16_t port() const override { return listener_.port(); }
   int64_t num_connections() const override { return core_.num_connections; }
-  int64_t num_calmed() const override { return core_.num_calmed; }
+  int64_t num_paced() const override { return core_.paced.count; }
+  int64_t num_calmed() const override { return core_.calmed.count; }
 
   void Drain() override {
     if (!thread_.joinable()) return;
@@ -92,12 +93,19 @@ class Front : public GrpcFront {
 
   bool IsBehind() const { return core_.handshakes.num_waiting() >= kMostHandshakeSteps; }
 
-  // Rather one that has not begun, or is told to go.
-  bool CloseQuietest() {
+  // One goes of the address that has most, so that none shuts the port for others: one that is
+  // idle, rather one that has not begun; or any for a newcomer whose address has fewer.
+  bool MakeRoom(const Relay* newcomer) {
+    int most = 0;
+    for (const auto& [network, count] : core_.num_of_network) most = std::max(most, count);
+    const bool may_cut = newcomer != nullptr && core_.num_of_network.at(newcomer->network()) < most;
+    const auto rank = [](const Relay& r) {
+      return std::tuple(!r.is_idle(), r.has_begun(), r.last_active());
+    };
     std::shared_ptr<Relay> quietest;
-    const auto rank = [](const Relay& r) { return std::pair(r.has_begun(), r.last_active()); };
     for (const std::shared_ptr<Relay>& relay : Relays()) {
-      if (!relay->is_idle()) continue;
+      if (relay.get() == newcomer || core_.num_of_network.at(relay->network()) < most) continue;
+      if (!relay->is_idle() && !may_cut) continue;
       if (quietest == nullptr || rank(*relay) < rank(*quietest)) quietest = relay;
     }
     if (quietest != nullptr) quietest->Close();
@@ -106,13 +114,13 @@ class Front : public GrpcFront {
 
   void Take(tcp::socket socket) {
     if (core_.is_closed) return;
-    if (core_.num_connections >= options_.max_connections && !CloseQuietest()) return;
     const auto relay = std::make_shared<Relay>(core_, std::move(socket));
     core_.relays[relay->id()] = relay;
+    const bool is_full = core_.num_connections > core_.options.max_connections;
+    if (is_full && !MakeRoom(relay.get())) return relay->Close();
     relay->Start();
   }
 
-  const GrpcFrontOptions options_;
   FrontCore core_;
   http::Listener listener_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
@@ -122,11 +130,15 @@ class Front : public GrpcFront {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcFront>> GrpcFront::Create(GrpcFrontOptions options) {
+  const uint16_t port = options.port;
   auto front = std::make_unique<Front>(std::move(options));
-  if (absl::Status status = front->Bind(); !status.ok()) {
-    return absl::Status(status.code(),
-                        absl::StrCat("--grpc-port ", front->options().port, ": ", status.message(),
-                                     "; choose a free port, or 0 for any"));
+  const absl::Status status = front->Bind();
+  if (absl::IsInvalidArgument(status)) {
+    return absl::InvalidArgumentError(absl::StrCat("gRPC ", status.message()));
+  }
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("--grpc-port ", port, ": ", status.message(),
+                                                    "; choose a free port, or 0 for any"));
   }
   return std::unique_ptr<GrpcFront>(std::move(front));
 }

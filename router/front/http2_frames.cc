@@ -25,16 +25,13 @@ size_t Http2Frames::bytes_to_border() const {
   return head_bytes_ > 0 ? kHeadBytes - head_bytes_ : 0;
 }
 
-bool Http2Frames::Read(std::string_view bytes) {
+Http2Frames::Event Http2Frames::Read(std::string_view& bytes) {
   if (from_ == From::kClient && !ReadPreface(bytes)) is_valid_ = false;
   while (is_valid_ && !bytes.empty()) {
-    if (payload_left_ > 0) {
-      ReadPayload(bytes);
-    } else {
-      ReadHead(bytes);
-    }
+    const Event event = payload_left_ > 0 ? ReadPayload(bytes) : ReadHead(bytes);
+    if (event != Event::kNone) return event;
   }
-  return is_valid_;
+  return is_valid_ ? Event::kNone : Event::kInvalid;
 }
 
 bool Http2Frames::ReadPreface(std::string_view& bytes) {
@@ -46,43 +43,45 @@ bool Http2Frames::ReadPreface(std::string_view& bytes) {
   return true;
 }
 
-void Http2Frames::ReadHead(std::string_view& bytes) {
+Http2Frames::Event Http2Frames::ReadHead(std::string_view& bytes) {
   const size_t size = std::min(kHeadBytes - head_bytes_, bytes.size());
   std::copy_n(bytes.begin(), size, head_.begin() + static_cast<std::ptrdiff_t>(head_bytes_));
   head_bytes_ += size;
   bytes.remove_prefix(size);
-  if (head_bytes_ < kHeadBytes) return;
+  if (head_bytes_ < kHeadBytes) return Event::kNone;
   head_bytes_ = 0;
-  OnHead();
-}
-
-void Http2Frames::OnHead() {
-  const unsigned char type = head_[3];
-  const unsigned char flags = head_[4];
   payload_left_ = BigEndian(&head_[0], 3);
-  if (from_ == From::kServer) {
-    if ((type == kData || type == kHeaders) && (flags & kEndStream) != 0) ++num_answered_;
-    is_reset_of_server_ = type == kRstStream;
-    is_error_ = false;
-  } else {
-    const uint32_t stream = BigEndian(&head_[5], 4) & kStreamBits;
-    if (!has_begun_ && type != kSettings) is_valid_ = false;
-    if (type == kHeaders && stream % 2 == 1 && stream > last_stream_) {
-      last_stream_ = stream;
-      ++num_opened_;
-    }
-    if (type == kRstStream) ++num_resets_;
-  }
+  stream_ = BigEndian(&head_[5], 4) & kStreamBits;
+  const unsigned char type = head_[3];
+  const Event event = from_ == From::kClient ? OnHeadOfClient(type) : OnHeadOfServer(type);
   has_begun_ = is_valid_;
+  return event;
 }
 
-void Http2Frames::ReadPayload(std::string_view& bytes) {
+Http2Frames::Event Http2Frames::OnHeadOfClient(unsigned char type) {
+  if (!has_begun_ && type != kSettings) is_valid_ = false;
+  if (!is_valid_) return Event::kInvalid;
+  if (type == kRstStream) return Event::kReset;
+  if (type != kHeaders || stream_ % 2 == 0 || stream_ <= last_opened_) return Event::kNone;
+  last_opened_ = stream_;
+  return Event::kOpened;
+}
+
+Http2Frames::Event Http2Frames::OnHeadOfServer(unsigned char type) {
+  is_reset_of_server_ = type == kRstStream;
+  is_error_ = false;
+  const bool is_last = (head_[4] & kEndStream) != 0;
+  return (type == kData || type == kHeaders) && is_last ? Event::kAnswered : Event::kNone;
+}
+
+Http2Frames::Event Http2Frames::ReadPayload(std::string_view& bytes) {
   const std::string_view part = bytes.substr(0, payload_left_);
   payload_left_ -= part.size();
   bytes.remove_prefix(part.size());
-  if (!is_reset_of_server_) return;
+  if (!is_reset_of_server_) return Event::kNone;
   is_error_ = is_error_ || part.find_first_not_of('\0') != part.npos;
-  if (payload_left_ == 0 && is_error_) ++num_resets_;
+  if (payload_left_ > 0) return Event::kNone;
+  return is_error_ ? Event::kReset : Event::kAnswered;
 }
 
 std::string Http2Goaway(std::string_view text) {

@@ -18,31 +18,36 @@ inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\
 class Http2Frames {
  public:
   enum class From { kClient, kServer };
+  enum class Event {
+    kNone,
+    kOpened,    // By a client: a stream that is new.
+    kReset,     // By a client, whatever the stream; by a server with an error, which a client can
+                // make it send by frames that are not allowed.
+    kAnswered,  // By a server, to the end; or reset without an error.
+    kInvalid,   // Now and from then on: a client's first bytes are not HTTP/2's, or its first
+                // frame is not SETTINGS.
+  };
   explicit Http2Frames(From from);
 
-  // Looks at what comes next. False, now and from then on: a client's first bytes are not those of
-  // HTTP/2, or its first frame is not SETTINGS.
-  bool Read(std::string_view bytes);
+  // Takes bytes off the front: up to the last byte that tells of the next event, or all. Of
+  // kOpened that is the last of the frame's head.
+  Event Read(std::string_view& bytes);
+  // Of the last event.
+  uint32_t stream() const { return stream_; }
 
   // The head of the first frame is here.
   bool has_begun() const { return has_begun_; }
   // So many bytes at least belong to the frame that has begun; 0 between two frames.
   size_t bytes_to_border() const;
 
-  // Until now. Of a client: streams that it opened, and resets of any kind.
-  int64_t num_opened() const { return num_opened_; }
-  // Of a server: streams that it answered to the end, and resets by an error, which a client can
-  // make it send by frames that are not allowed. (One without an error follows an answer.)
-  int64_t num_answered() const { return num_answered_; }
-  int64_t num_resets() const { return num_resets_; }
-
  private:
   static constexpr size_t kHeadBytes = 9;
 
   bool ReadPreface(std::string_view& bytes);
-  void ReadHead(std::string_view& bytes);
-  void ReadPayload(std::string_view& bytes);
-  void OnHead();
+  Event ReadHead(std::string_view& bytes);
+  Event ReadPayload(std::string_view& bytes);
+  Event OnHeadOfClient(unsigned char type);
+  Event OnHeadOfServer(unsigned char type);
 
   const From from_;
   size_t preface_bytes_ = 0;  // That have come.
@@ -53,10 +58,8 @@ class Http2Frames {
   size_t payload_left_ = 0;  // Of the frame before.
   bool is_reset_of_server_ = false;
   bool is_error_ = false;  // Its reason, as far as it has come, is not 0.
-  uint32_t last_stream_ = 0;
-  int64_t num_opened_ = 0;
-  int64_t num_answered_ = 0;
-  int64_t num_resets_ = 0;
+  uint32_t stream_ = 0;
+  uint32_t last_opened_ = 0;
 };
 
 // A server's last word: GOAWAY of ENHANCE_YOUR_CALM with text for whoever looks for the cause. It

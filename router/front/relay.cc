@@ -1,5 +1,6 @@
 #include "router/front/relay.h"
 
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -7,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "common/base/check.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/telemetry/log.h"
 
@@ -17,41 +18,71 @@ using boost::asio::ip::tcp;
 
 namespace {
 
-// For a client to take the last bytes, and to end its side.
+// For a client to take some of the last bytes, or to end its side; and for all of it.
 constexpr Duration kLastLimit = std::chrono::seconds(2);
-constexpr Duration kFinishLimit = std::chrono::milliseconds(200);
+constexpr Duration kLastLimitInAll = std::chrono::seconds(10);
 constexpr size_t kMostPassedOver = 1 << 20;
 // Of each end; the kernel doubles it.
 constexpr int kSocketBytes = 64 << 10;
 constexpr Duration kMostSilent = std::chrono::seconds(10);  // Of the log.
+// Between two looks at who may go on, and how many do at one.
+constexpr Duration kBetweenTurns = std::chrono::milliseconds(5);
+constexpr int kMostTurns = 128;
 // A server begins by it (RFC 9113, 3.4): length 0, type 4, no flags, stream 0.
 constexpr std::string_view kEmptySettings("\0\0\0\4\0\0\0\0\0", 9);
 
 }  // namespace
 
-void FrontCore::CountCalmed(const std::string& client, const std::string& why) {
-  ++num_calmed;
+void FrontCore::Told::Tell(absl::string_view what, const std::string& network,
+                           const std::string& why) {
+  ++count;
   ++untold;
   const Time now = SteadyNow();
-  if (last_told != Time{} && now - last_told < kMostSilent) return;
-  Log(LogLevel::kWarning, "gRPC connection refused or closed",
-      {{"client", client}, {"why", why}, {"count", std::exchange(untold, 0)}});
-  last_told = now;
+  if (last != Time{} && now - last < kMostSilent) return;
+  Log(LogLevel::kWarning, what,
+      {{"client", network}, {"why", why}, {"count", std::exchange(untold, 0)}});
+  last = now;
+}
+
+bool FrontCore::MayOpen(Relay& relay) {
+  if (limits.MayOpen(relay.id(), SteadyNow())) return true;
+  AwaitTurns();
+  return false;
+}
+
+void FrontCore::AwaitTurns() {
+  if (std::exchange(are_turns_awaited, true)) return;
+  turns.expires_after(kBetweenTurns);
+  turns.async_wait([this](boost::system::error_code) {
+    are_turns_awaited = false;
+    for (int i = 0; i < kMostTurns; ++i) {
+      const auto next = limits.Next(SteadyNow());
+      if (!next.has_value()) break;
+      if (const auto relay = relays.at(*next).lock()) relay->GoOn();
+    }
+    if (limits.has_waiting()) AwaitTurns();
+  });
 }
 
 Relay::Relay(FrontCore& core, tcp::socket socket)
     : core_(core),
       id_(++core.last_id),
-      client_(std::move(socket), core.tls ? core.tls().get() : nullptr),
+      client_(std::move(socket), core.options.tls ? core.options.tls().get() : nullptr),
       server_(core.io),
       watchdog_(core.io),
       network_(client_.ClientNetwork()) {
   ++core_.num_connections;
+  ++core_.num_of_network[network_];
+  core_.limits.Add(id_, network_);
 }
 
-Relay::~Relay() {
+Relay::~Relay() { Leave(); }
+
+void Relay::Leave() {
+  if (!std::exchange(is_counted_, false)) return;
   core_.limits.Remove(id_, SteadyNow());
   core_.relays.erase(id_);
+  if (--core_.num_of_network[network_] == 0) core_.num_of_network.erase(network_);
   --core_.num_connections;
 }
 
@@ -59,8 +90,12 @@ void Relay::Start() {
   Error ignored;
   client_.socket().set_option(tcp::no_delay(true), ignored);
   client_.socket().non_blocking(true, ignored);
+  const auto limit_ms = static_cast<unsigned>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(core_.options.ping_limit).count());
+  setsockopt(client_.socket().native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms,
+             sizeof(limit_ms));
   last_active_ = SteadyNow();
-  Arm(core_.handshake_limit);
+  Arm(core_.options.handshake_limit);
   const auto begin = [self = shared_from_this()](Error error) {
     if (self->state_ == State::kClosed) return;
     if (error) return self->Close();
@@ -71,6 +106,23 @@ void Relay::Start() {
   client_.AsyncHandshake(core_.handshakes, begin);
 }
 
+void Relay::Close() {
+  if (std::exchange(state_, State::kClosed) == State::kClosed) return;
+  StopHearing();
+  Disarm();
+  Leave();
+  Error ignored;
+  server_.close(ignored);
+  client_.Close();
+}
+
+void Relay::Finish() {
+  if (state_ < State::kOpen) return Close();
+  BeginEnd();
+}
+
+// ---- Time limits --------------------------------------------------------------------------------
+
 void Relay::Arm(Duration limit) {
   watchdog_.expires_after(limit);
   watchdog_.async_wait([self = shared_from_this(), armed = ++armed_](Error error) {
@@ -78,20 +130,20 @@ void Relay::Arm(Duration limit) {
   });
 }
 
-void Relay::Close() {
-  if (std::exchange(state_, State::kClosed) == State::kClosed) return;
-  core_.limits.Remove(id_, SteadyNow());
+void Relay::Disarm() {
   ++armed_;
   watchdog_.cancel();
-  Error ignored;
-  server_.close(ignored);
-  client_.Close();
 }
 
-void Relay::Finish() {
-  is_last_ = true;
-  if (state_ < State::kOpen || (state_ == State::kEnding && to_client_.empty())) return Close();
-  Arm(kFinishLimit);
+void Relay::ArmForProgress() {
+  if (end_by_ == Time{}) return Arm(core_.options.write_limit);
+  Arm(std::min<Duration>(kLastLimit, end_by_ - SteadyNow()));
+}
+
+void Relay::BeginEnd() {
+  if (state_ == State::kClosed || end_by_ != Time{}) return;
+  end_by_ = SteadyNow() + kLastLimitInAll;
+  ArmForProgress();
 }
 
 // ---- From the client ----------------------------------------------------------------------------
@@ -109,7 +161,9 @@ void Relay::OnClientReadable(Error error) {
   // As for the library: who ends its side has given its calls up.
   if (error) return Close();
   if (!IsHeard()) return PassOver(size);
-  OnClientBytes({core_.chunk.data(), size});
+  last_active_ = SteadyNow();
+  to_server_.append(core_.chunk.data(), size);
+  ReadClient();
 }
 
 // Of one that was told to go: so that what it was told arrives, its bytes are taken for a while.
@@ -118,49 +172,80 @@ void Relay::PassOver(size_t size) {
   if (passed_over_ < kMostPassedOver) AwaitClient();
 }
 
-void Relay::OnClientBytes(std::string_view bytes) {
-  last_active_ = SteadyNow();
-  if (!from_client_.Read(bytes)) return Close();
-  if (state_ == State::kPreface) {
-    to_server_.append(bytes);
-    if (!from_client_.has_begun()) return AwaitClient();
-    if (!OpenServer()) return;
-    bytes = {};
+// Looks at what has come, up to a stream that has to wait, and passes that on.
+void Relay::ReadClient() {
+  while (!is_waiting_ && admitted_ < to_server_.size()) {
+    std::string_view bytes = std::string_view(to_server_).substr(admitted_);
+    const Http2Frames::Event event = from_client_.Read(bytes);
+    admitted_ = to_server_.size() - bytes.size();
+    if (event == Http2Frames::Event::kInvalid) return Close();
+    if (state_ == State::kPreface && from_client_.has_begun() && !OpenServer()) return;
+    if (!OnClientEvent(event)) break;
   }
-  if (!CountStreams()) return AwaitClient();
-  SendToServer(bytes);
+  if (state_ == State::kClosed || is_blocked_) return;
+  state_ == State::kOpen ? SendToServer() : AwaitClient();
 }
 
-// What waits goes before `bytes`.
-void Relay::SendToServer(std::string_view bytes) {
-  to_server_.append(bytes);
-  Error error;
-  const size_t sent = server_.write_some(boost::asio::buffer(to_server_), error);
-  to_server_.erase(0, sent);
-  // The server has closed its end: what it said last is still to be read.
-  if (error && error != boost::asio::error::would_block) to_server_.clear();
-  if (to_server_.empty()) {
-    to_server_.shrink_to_fit();
-    return AwaitClient();
+// False: what follows has to wait, or is heard no more.
+bool Relay::OnClientEvent(Http2Frames::Event event) {
+  if (event == Http2Frames::Event::kReset) EndStream(from_client_.stream(), /*is_answered=*/false);
+  if (event != Http2Frames::Event::kOpened) return true;
+  if (core_.MayOpen(*this)) return OnOpened();
+  // Without the last byte of its head the server knows nothing of it.
+  --admitted_;
+  is_waiting_ = true;
+  if (!std::exchange(is_paced_, true)) {
+    core_.paced.Tell("gRPC connection waits", network_, "too many streams of all were reset");
   }
+  return false;
+}
+
+void Relay::GoOn() {
+  is_waiting_ = false;
+  ++admitted_;
+  OnOpened();
+  ReadClient();
+}
+
+// False: this one has to go for it.
+bool Relay::OnOpened() {
+  open_.insert(from_client_.stream());
+  const auto too_large = core_.limits.CountOpened(id_);
+  if (!too_large.has_value()) return true;
+  const StreamLimitsOptions& o = core_.options.streams;
+  const bool is_own = open_.size() > static_cast<size_t>(o.most_open_of_connection);
+  const std::string why =
+      is_own ? absl::StrCat("more than ", o.most_open_of_connection, " streams open at once")
+             : absl::StrCat("more than ", o.most_open, " streams of all connections open at once");
+  if (const auto relay = core_.relays.at(*too_large).lock()) relay->Calm(why);
+  return IsHeard();
+}
+
+void Relay::SendToServer() {
+  Error error;
+  size_t sent = server_.write_some(boost::asio::buffer(to_server_.data(), admitted_), error);
+  // The server has closed its end: what it said last is still to be read.
+  if (error && error != boost::asio::error::would_block) sent = admitted_;
+  to_server_.erase(0, sent);
+  admitted_ -= sent;
+  if (admitted_ == 0) {
+    if (to_server_.empty()) to_server_.shrink_to_fit();
+    if (!is_waiting_) AwaitClient();
+    return;
+  }
+  is_blocked_ = true;
   server_.async_wait(Server::wait_write, [self = shared_from_this()](Error) {
+    self->is_blocked_ = false;
     if (self->state_ == State::kClosed) return;
-    self->IsHeard() ? self->SendToServer({}) : self->AwaitClient();
+    self->IsHeard() ? self->SendToServer() : self->AwaitClient();
   });
 }
 
 // Nothing is held for a client before it has begun. False: it must go.
 bool Relay::OpenServer() {
-  if (core_.is_closed) {
-    Close();
-    return false;
-  }
-  if (const auto limit = core_.limits.Add(id_, network_, last_active_)) {
-    Refuse(*limit);
-    return false;
-  }
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+  if (core_.is_closed ||
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
     Close();
     return false;
   }
@@ -175,16 +260,25 @@ bool Relay::OpenServer() {
     Close();
     return false;
   }
-  core_.serve(ends[1]);
+  core_.options.serve(ends[1]);
   state_ = State::kOpen;
-  ++armed_;
-  watchdog_.cancel();
+  Disarm();
   AwaitServer();
-  // The server may end while the client takes nothing: then it has this time.
+  // The server may end while the client takes nothing.
   server_.async_wait(Server::wait_error, [self = shared_from_this()](Error error) {
-    if (!error && self->has_begun() && !self->is_last_) self->Arm(kLastLimit);
+    if (!error) self->BeginEnd();
   });
   return true;
+}
+
+// What has not gone to the server does not; its streams are the limits' affair.
+void Relay::StopHearing() {
+  core_.limits.Remove(id_, SteadyNow());
+  open_.clear();
+  to_server_.clear();
+  admitted_ = 0;
+  const bool was_waiting = std::exchange(is_waiting_, false);
+  if (was_waiting && !is_blocked_ && state_ != State::kClosed) AwaitClient();
 }
 
 // ---- From the server ----------------------------------------------------------------------------
@@ -202,21 +296,28 @@ void Relay::OnServerReadable(Error error) {
   if (!error) size = server_.read_some(boost::asio::buffer(core_.chunk.data(), most), error);
   if (error == boost::asio::error::would_block) return AwaitServer();
   if (error) return End("");
-  const std::string_view bytes(core_.chunk.data(), size);
-  from_server_.Read(bytes);
-  SendToClient(bytes);
+  const std::string_view said(core_.chunk.data(), size);
+  for (std::string_view rest = said; !rest.empty();) {
+    const Http2Frames::Event event = from_server_.Read(rest);
+    if (event == Http2Frames::Event::kNone) continue;
+    EndStream(from_server_.stream(), event == Http2Frames::Event::kAnswered);
+  }
+  SendToClient(said);
 }
 
 void Relay::SendToClient(std::string_view bytes) {
   to_client_.append(bytes);
+  bool has_progress = !bytes.empty();
   while (!to_client_.empty()) {
     Error error;
     const size_t sent = client_.WriteSome(boost::asio::buffer(to_client_), error);
     if (error == boost::asio::error::would_block) break;
     if (error) return Close();
     to_client_.erase(0, sent);
+    has_progress = true;
   }
   if (to_client_.empty()) return OnSentToClient();
+  if (has_progress) ArmForProgress();
   client_.AsyncWaitWrite([self = shared_from_this()](Error error) {
     if (self->state_ == State::kClosed) return;
     error ? self->Close() : self->SendToClient({});
@@ -225,62 +326,40 @@ void Relay::SendToClient(std::string_view bytes) {
 
 void Relay::OnSentToClient() {
   to_client_.shrink_to_fit();
-  if (state_ == State::kEnding) {
-    client_.ShutdownSend();
-    if (is_last_) Close();
-    return;
+  end_by_ == Time{} ? Disarm() : ArmForProgress();
+  // It has the last byte when it ends its side: to close before that could cut it.
+  if (state_ == State::kEnding) return client_.ShutdownSend();
+  if (state_ == State::kCalming && from_server_.bytes_to_border() == 0) {
+    return End(std::move(goodbye_));
   }
-  if (state_ == State::kCalming) {
-    if (from_server_.bytes_to_border() == 0) return End(std::move(goodbye_));
-    return AwaitServer();
-  }
-  if (CountStreams() || state_ == State::kCalming) AwaitServer();
+  AwaitServer();
 }
 
 // ---- The end ------------------------------------------------------------------------------------
 
-int64_t Relay::num_open() const {
-  const int64_t resets = from_client_.num_resets() + from_server_.num_resets();
-  return std::max<int64_t>(0, from_client_.num_opened() - from_server_.num_answered() - resets);
+// Only the first end of a stream counts, whoever says it.
+void Relay::EndStream(uint32_t stream, bool is_answered) {
+  if (open_.erase(stream) == 0) return;
+  is_answered ? core_.limits.CountAnswered(id_) : core_.limits.CountReset(id_, SteadyNow());
 }
 
-// False: this one has to go.
-bool Relay::CountStreams() {
-  const int64_t resets = from_client_.num_resets() + from_server_.num_resets();
-  const int64_t more = resets - std::exchange(counted_resets_, resets);
-  const auto excess = core_.limits.Count(id_, more, num_open(), SteadyNow());
-  if (!excess.has_value()) return true;
-  // Whoever is counted is there.
-  const std::shared_ptr<Relay> relay = core_.relays.at(excess->id).lock();
-  BATON_CHECK(relay != nullptr);
-  relay->Calm(excess->limit);
-  return state_ == State::kOpen;
-}
-
-void Relay::Calm(ResetLimits::Limit limit) {
-  const std::string why = core_.limits.TextOf(limit);
-  core_.limits.Remove(id_, SteadyNow());
-  core_.CountCalmed(network_, why);
+void Relay::Calm(const std::string& why) {
+  core_.calmed.Tell("gRPC connection closed", network_, why);
   state_ = State::kCalming;
   goodbye_ = Http2Goaway(why);
-  Arm(kLastLimit);
+  StopHearing();
+  BeginEnd();
   if (to_client_.empty() && from_server_.bytes_to_border() == 0) End(std::move(goodbye_));
-}
-
-void Relay::Refuse(ResetLimits::Limit limit) {
-  const std::string why = core_.limits.TextOf(limit);
-  core_.CountCalmed(network_, why);
-  End(std::string(kEmptySettings) + Http2Goaway(why));
-  AwaitClient();
 }
 
 // No byte of the server will follow.
 void Relay::End(std::string goodbye) {
-  core_.limits.Remove(id_, SteadyNow());
   state_ = State::kEnding;
+  StopHearing();
   Error ignored;
   server_.close(ignored);
-  Arm(kLastLimit);
+  BeginEnd();
+  if (!goodbye.empty() && !from_server_.has_begun()) goodbye.insert(0, kEmptySettings);
   SendToClient(goodbye);
 }
 

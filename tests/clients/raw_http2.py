@@ -7,7 +7,8 @@ import struct
 import threading
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, RST_STREAM, SETTINGS, GOAWAY = 1, 3, 4, 7
+HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 1, 3, 4, 6, 7
+PONG = b"baton..."  # Of the client's own ping.
 END_HEADERS = 4
 CANCEL, ENHANCE_YOUR_CALM = 8, 11
 LIMIT_S = 60
@@ -60,6 +61,12 @@ class RawClient:
                 data.append(frame(RST_STREAM, 0, self.stream, struct.pack(">I", CANCEL)))
         return self.send(b"".join(data))
 
+    def ping(self):
+        return self.send(frame(PING, 0, 0, PONG))
+
+    def has_pong(self):
+        return (PING, 0, PONG) in self.frames
+
     def read(self):
         data = b""
         try:
@@ -80,4 +87,8 @@ class RawClient:
         return (int.from_bytes(said[-1][4:8]), said[-1][8:].decode()) if said else None
 
     def close(self):
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)  # Whoever reads it would keep it open.
+        except OSError:
+            pass
         self.socket.close()

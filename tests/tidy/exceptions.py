@@ -18,6 +18,8 @@ BANNED_EXCEPTIONS = {
     ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",
     ("router/discovery.cc", "std::thread"): "a lookup may block for a minute",
     ("router/front/grpc_front.cc", "std::thread"): "the thread that runs the front's io_context",
+    ("tests/unit/router/front/grpc_front_test.cc", "std::thread"): "a server that writes meanwhile",
+    ("tests/unit/router/front/relay_test.cc", "std::thread"): "a server that writes meanwhile",
     ("router/inference_service.cc", "std::thread"): "handlers of gRPC clients' calls",
     ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
     ("common/checkpoint/safetensors.cc", "std::jthread"): "hashes the weights, within one call",

@@ -96,6 +96,11 @@ inline std::string ReadExactly(http::TestClient& client, size_t size) {
   return bytes;
 }
 
+struct Connection {
+  std::unique_ptr<http::TestClient> client;
+  std::unique_ptr<ServedEnd> server;
+};
+
 // A front, and the other side of it: a client is `Client()`, what it gave to the library
 // `Served()`.
 class FrontTest : public ::testing::Test {
@@ -107,6 +112,7 @@ class FrontTest : public ::testing::Test {
       options.tls = [tls = http::NewServerTls(HttpVersion::kHttp2)] { return tls; };
       client_tls_ = http::NewClientTls();
     }
+    options.ping_limit = {};  // Whoever takes nothing here may do so for long.
     options.serve = [this](int fd) {
       absl::MutexLock lock(&mutex_);
       served_.push_back(fd);
@@ -121,13 +127,13 @@ class FrontTest : public ::testing::Test {
     for (const int fd : served_) close(fd);
   }
 
-  std::unique_ptr<http::TestClient> Client(int receive_bytes = 0) {
-    return std::make_unique<http::TestClient>(front_->port(), receive_bytes, client_tls_.get());
+  std::unique_ptr<http::TestClient> Client(int receive_bytes = 0, const char* from = "127.0.0.1") {
+    return std::make_unique<http::TestClient>(front_->port(), receive_bytes, client_tls_.get(),
+                                              from);
   }
   // One that has begun, and its other end. What it said first was read there.
-  std::pair<std::unique_ptr<http::TestClient>, std::unique_ptr<ServedEnd>> Begun(
-      int receive_bytes = 0) {
-    auto client = Client(receive_bytes);
+  Connection Begun(int receive_bytes = 0, const char* from = "127.0.0.1") {
+    auto client = Client(receive_bytes, from);
     EXPECT_TRUE(client->Send(ClientsBegin()));
     auto end = Served();
     EXPECT_EQ(end->Read(ClientsBegin().size()), ClientsBegin());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/router/front/front_fixture.h"
@@ -14,6 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 using GrpcFrontTest = FrontTest;
@@ -44,50 +46,88 @@ TEST_F(GrpcFrontTest, WhoHasBegunHasNoSuchLimit) {
   EXPECT_EQ(server->Read(9), Frame(kDataFrame, 0, 1));
 }
 
-TEST_F(GrpcFrontTest, AtTheLimitTheQuietestWithoutAStreamGoes) {
-  Serve({.max_connections = 3});
-  auto [busy, busy_end] = Begun();
-  ASSERT_TRUE(busy->Send(Frame(kHeadersFrame, 5, 1, "head")));
-  busy_end->Read(13);
-  auto [quiet, quiet_end] = Begun();
-  auto [younger, younger_end] = Begun();
-  auto [fourth, fourth_end] = Begun();
-  EXPECT_TRUE(quiet->AtEnd());
-  EXPECT_TRUE(quiet_end->AtEnd());
-  for (auto* client : {younger.get(), fourth.get()}) {
-    ASSERT_TRUE(client->Send(Frame(kHeadersFrame, 5, 1, "head")));
-  }
-  younger_end->Read(13);
-  fourth_end->Read(13);
-  EXPECT_TRUE(Client()->AtEnd()) << "all are busy";
-  // An answer that has ended is one no longer.
-  ASSERT_TRUE(busy_end->Send(Frame(kHeadersFrame, kEndStreamFlag, 1, "trailers")));
-  ReadExactly(*busy, 17);
-  const auto fifth = Begun();
-  EXPECT_TRUE(busy->AtEnd());
+// A stream of it is open.
+void OpenStream(Connection& connection, uint32_t stream = 1) {
+  ASSERT_TRUE(connection.client->Send(Frame(kHeadersFrame, 5, stream, "head")));
+  connection.server->Read(13);
 }
 
-TEST_F(GrpcFrontTest, WhoResetsTooMuchIsToldAndOthersGoOn) {
-  Serve({.resets = {.of_client = {.burst = 1500, .per_s = 0.001}}});
-  auto [other, other_end] = Begun();
+TEST_F(GrpcFrontTest, AtTheLimitTheQuietestWithoutAStreamGoes) {
+  Serve({.max_connections = 3});
+  Connection busy = Begun();
+  OpenStream(busy);
+  Connection quiet = Begun();
+  Connection younger = Begun();
+  Connection fourth = Begun();
+  EXPECT_TRUE(quiet.client->AtEnd());
+  EXPECT_TRUE(quiet.server->AtEnd());
+  OpenStream(younger);
+  OpenStream(fourth);
+  EXPECT_TRUE(Client()->AtEnd()) << "all are busy";
+  // An answer that has ended is one no longer.
+  ASSERT_TRUE(busy.server->Send(Frame(kHeadersFrame, kEndStreamFlag, 1, "trailers")));
+  ReadExactly(*busy.client, 17);
+  const Connection fifth = Begun();
+  EXPECT_TRUE(busy.client->AtEnd());
+}
+
+TEST_F(GrpcFrontTest, AtTheLimitWhoHasNotTakenAnAnswerStays) {
+  Serve({.max_connections = 2});
+  Connection slow = Begun(/*receive_bytes=*/8192);
+  OpenStream(slow);
+  const std::string part = Frame(kDataFrame, 0, 1, std::string(16'000, 'x'));
+  // More than all buffers take, then its end.
+  std::thread writer([&] {
+    for (int i = 0; i < 1000; ++i) slow.server->Send(part);
+    slow.server->Send(Frame(kHeadersFrame, kEndStreamFlag, 1, "trailers"));
+  });
+  EXPECT_TRUE(HoldsSoon([&] { return slow.client->BytesWaiting() > 0; }));
+  const Connection second = Begun();
+  const Connection third = Begun();
+  EXPECT_TRUE(second.client->AtEnd());
+  EXPECT_EQ(ReadExactly(*slow.client, 1000 * part.size() + 17).size(), 1000 * part.size() + 17);
+  writer.join();
+}
+
+// 127.0.0.1 has all of them, with streams: others come in all the same.
+TEST_F(GrpcFrontTest, OneAddressDoesNotShutThePortForOthers) {
+  Serve({.max_connections = 4});
+  std::vector<Connection> many;
+  for (int i = 0; i < 4; ++i) OpenStream(many.emplace_back(Begun()));
+  EXPECT_TRUE(Client()->AtEnd()) << "one more of the same";
+  std::vector<Connection> others;
+  for (const char* address : {"127.0.0.2", "127.0.0.3"}) {
+    others.push_back(Begun(0, address));
+    OpenStream(others.back());
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(many[static_cast<size_t>(i)].client->AtEnd()) << i;
+  OpenStream(many[2], 3);
+  OpenStream(many[3], 3);
+  // Each other one has one, 127.0.0.1 two: it gives one more, and then nobody has more than others.
+  others.push_back(Begun(0, "127.0.0.4"));
+  OpenStream(others.back());
+  EXPECT_TRUE(many[2].client->AtEnd());
+  EXPECT_TRUE(Client(0, "127.0.0.5")->AtEnd());
+  for (Connection& other : others) OpenStream(other, 3);
+}
+
+TEST_F(GrpcFrontTest, WhoHasTooManyOpenIsToldAndOthersGoOn) {
+  Serve();
+  Connection other = Begun();
   for (int i = 0; i < 2; ++i) {
-    auto [client, server] = Begun();
-    ASSERT_TRUE(client->Send(OpenedAndReset(20'000)));
-    EXPECT_THAT(ReadAll(*client), HasSubstr("too many resets"));
-    EXPECT_TRUE(server->AtEnd());
+    Connection client = Begun();
+    ASSERT_TRUE(client.server->Send(Frame(kSettingsFrame, 0, 0)));
+    ASSERT_TRUE(client.client->Send(Opened(201)));
+    EXPECT_EQ(ReadAll(*client.client), Frame(kSettingsFrame, 0, 0) + Http2Goaway(kTooManyOpen));
+    EXPECT_TRUE(client.server->AtEnd());
     EXPECT_EQ(front_->num_calmed(), i + 1);
   }
-  const auto refused = Client();
-  ASSERT_TRUE(refused->Send(ClientsBegin()));
-  const std::string said = ReadAll(*refused);
-  EXPECT_THAT(said, StartsWith(Frame(kSettingsFrame, 0, 0))) << "a server's first word";
-  EXPECT_THAT(said, HasSubstr("too many resets: of the connections of one address at most 1500"));
-  EXPECT_EQ(front_->num_calmed(), 3);
-  EXPECT_EQ(num_unclaimed(), 0U);
-  ASSERT_TRUE(other->Send(OpenedAndReset(3)));
-  EXPECT_EQ(other_end->Read(OpenedAndReset(3).size()), OpenedAndReset(3));
-  ASSERT_TRUE(other_end->Send(Reset(1)));
-  EXPECT_EQ(ReadExactly(*other, 13), Reset(1));
+  ASSERT_TRUE(other.client->Send(OpenedAndReset(300) + Opened(200, 1001)));
+  const size_t size = OpenedAndReset(300).size() + Opened(200).size();
+  EXPECT_EQ(other.server->Read(size).size(), size);
+  ASSERT_TRUE(other.server->Send(Reset(1)));
+  EXPECT_EQ(ReadExactly(*other.client, 13), Reset(1));
+  EXPECT_EQ(front_->num_calmed(), 2);
 }
 
 TEST_F(GrpcFrontTest, DrainTakesNobodyElseAndStopEndsAllThatIsThere) {
@@ -165,6 +205,13 @@ TEST_F(GrpcFrontTest, AThousandConnectionsAtOnceAllGetThrough) {
   EXPECT_LE(front_->num_connections(), 100);
   ASSERT_TRUE(client->Send(OpenedAndReset(1)));
   EXPECT_EQ(server->Read(OpenedAndReset(1).size()), OpenedAndReset(1));
+}
+
+TEST_F(GrpcFrontTest, AHostThatIsNoAddressIsNotAnsweredByAnotherPort) {
+  const absl::Status status = GrpcFront::Create({.host = "nowhere"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith("gRPC host \"nowhere\" is not an IP"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("port")));
 }
 
 TEST_F(GrpcFrontTest, APortInUseIsAnErrorThatNamesIt) {

@@ -50,4 +50,15 @@ inline std::string OpenedAndReset(int count, uint32_t first = 1) {
   return bytes;
 }
 
+inline std::string Opened(int count, uint32_t first = 1) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) {
+    bytes += Frame(kHeadersFrame, 4, first + 2 * static_cast<uint32_t>(i), "head");
+  }
+  return bytes;
+}
+
+// What a connection is told whose limit is that of StreamLimitsOptions.
+inline constexpr char kTooManyOpen[] = "more than 200 streams open at once";
+
 }  // namespace baton
