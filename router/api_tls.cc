@@ -1,27 +1,17 @@
 #include "router/api_tls.h"
 
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/telemetry/log.h"
-#include "common/tls/server_pair.h"
 
 namespace baton {
-namespace {
-
-constexpr unsigned kRefreshS = 1;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ApiTls>> ApiTls::Create(const std::string& dir,
                                                        std::function<int64_t()> unix_seconds) {
   std::unique_ptr<ApiTls> made(new ApiTls(dir, std::move(unix_seconds)));
   ASSIGN_OR_RETURN(std::string first, made->Read());
-  ASSIGN_OR_RETURN(made->published_, PublishedPem::Create(first));
   RETURN_IF_ERROR(made->Take(first));
   ApiTls* const self = made.get();
   made->files_ = std::make_unique<FileWatch>(
@@ -49,12 +39,15 @@ absl::StatusOr<std::string> ApiTls::Read() const {
 absl::Status ApiTls::Take(const std::string& pair_pem) {
   const absl::StatusOr<int64_t> not_after_s = CheckServerPair(pair_pem, unix_seconds_());
   if (!not_after_s.ok()) return About(not_after_s.status());
-  absl::StatusOr<std::shared_ptr<SSL_CTX>> context = MakeHttpsContext(pair_pem);
-  if (!context.ok()) return About(context.status());
-  RETURN_IF_ERROR(About(published_->Publish(pair_pem)));
+  std::map<HttpVersion, std::shared_ptr<SSL_CTX>> contexts;
+  for (const HttpVersion version : {HttpVersion::kHttp11, HttpVersion::kHttp2}) {
+    absl::StatusOr<std::shared_ptr<SSL_CTX>> context = MakeHttpsContext(pair_pem, version);
+    if (!context.ok()) return About(context.status());
+    contexts[version] = *std::move(context);
+  }
   {
     absl::MutexLock lock(&mutex_);
-    context_ = *std::move(context);
+    contexts_ = std::move(contexts);
   }
   not_after_s_ = *not_after_s;
   Log(LogLevel::kInfo, "API certificate", {{"dir", dir_}, {"not_after", *not_after_s}});
@@ -66,18 +59,9 @@ void ApiTls::OnRefused(const absl::Status& why) {
   Log(LogLevel::kWarning, "new API certificate not taken", {{"why", std::string(why.message())}});
 }
 
-std::shared_ptr<SSL_CTX> ApiTls::context() const {
+std::shared_ptr<SSL_CTX> ApiTls::context(HttpVersion version) const {
   absl::MutexLock lock(&mutex_);
-  return context_;
-}
-
-std::shared_ptr<grpc::ServerCredentials> ApiTls::MakeGrpcCredentials() const {
-  namespace tls = grpc::experimental;
-  tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
-      published_->path(), published_->path(), kRefreshS));
-  options.watch_identity_key_cert_pairs();
-  options.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
-  return tls::TlsServerCredentials(options);
+  return contexts_.at(version);
 }
 
 }  // namespace baton

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <grpcpp/security/server_credentials.h>
 #include <openssl/ssl.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -13,14 +13,13 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/file_watch.h"
-#include "common/tls/published_pem.h"
+#include "common/tls/server_pair.h"
 
 namespace baton {
 
 // TLS of the public API by the files of --api-tls-dir (see ReadServerPair), which may be replaced
-// at any time: a new edition is checked first, then new connections go by it, over gRPC within
-// three seconds; a bad one is counted and logged once, and the old stays. Old connections go on.
-// Thread-safe.
+// at any time: a new edition is checked first, then new connections go by it; a bad one is counted
+// and logged once, and the old stays. Old connections go on. Thread-safe.
 class ApiTls {
  public:
   // The error names --api-tls-dir, the file and the cure. `unix_seconds`: the wall clock.
@@ -32,10 +31,9 @@ class ApiTls {
   // One look; where no thread does.
   void Poll() { files_->Poll(); }
 
-  // For one HTTPS connection.
-  std::shared_ptr<SSL_CTX> context() const;
-  // Of a gRPC server, for all its life. Clients need no certificate.
-  std::shared_ptr<grpc::ServerCredentials> MakeGrpcCredentials() const;
+  // For one new connection: HTTP/1.1 is the OpenAI API's, HTTP/2 gRPC's. Clients need no
+  // certificate.
+  std::shared_ptr<SSL_CTX> context(HttpVersion version) const;
 
   int64_t refused_editions() const { return refused_; }
   bool is_behind() const { return files_->is_behind(); }  // The last of them is still there.
@@ -53,9 +51,8 @@ class ApiTls {
   const std::function<int64_t()> unix_seconds_;
   std::atomic<int64_t> refused_ = 0;
   std::atomic<int64_t> not_after_s_ = 0;
-  std::unique_ptr<PublishedPem> published_;  // For gRPC, which reads files.
   mutable absl::Mutex mutex_;
-  std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mutex_);
+  std::map<HttpVersion, std::shared_ptr<SSL_CTX>> contexts_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<FileWatch> files_;  // Last: its thread uses the rest.
 };
 

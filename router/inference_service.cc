@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -318,30 +319,28 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
 
   absl::Status Start() {
     grpc::ServerBuilder builder;
-    ApplyServerSettings(options_.max_streams_per_connection, &builder);
+    ApplyServerSettings(options_.max_streams_per_connection, &builder, options_.front.ping_limit);
     // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help,
     // and asks nobody. To read everything would let clients fill the memory.
     builder.SetMaxReceiveMessageSize(2 * kMaxRequestBytes);
     builder.SetResourceQuota(
         grpc::ResourceQuota("inference").Resize(static_cast<size_t>(options_.max_library_bytes)));
-    const std::string address = absl::StrCat(options_.host, ":", options_.port);
-    builder.AddListeningPort(address,
-                             options_.credentials != nullptr ? options_.credentials
-                                                             : grpc::InsecureServerCredentials(),
-                             &port_);
     builder.RegisterService(this);
+    GrpcFrontOptions front = options_.front;
+    // Twice: a client may open streams before it has read what it may.
+    front.streams.most_open_of_connection = 2 * options_.max_streams_per_connection;
+    front.write_limit = options_.write_timeout;
+    front.serve = [this](int fd) { grpc::AddInsecureChannelFromFd(server_.get(), fd); };
+    ASSIGN_OR_RETURN(front_, GrpcFront::Create(std::move(front)));
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("--grpc-port ", options_.port,
-                                                 ": cannot listen on ", address,
-                                                 "; choose a free port, or 0 for any"));
-    }
+    if (server_ == nullptr) return absl::InternalError("the gRPC library does not start");
     server_->GetHealthCheckService()->SetServingStatus(true);
     SetReady(service_->frontend().Ready());
+    front_->Start();
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  const GrpcFront& front() const { return *front_; }
 
   void SetReady(bool ready) {
     server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
@@ -350,8 +349,10 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   void Shutdown(Duration grace) {
     if (server_ == nullptr) return;
     server_->GetHealthCheckService()->SetServingStatus(false);
+    front_->Drain();
     server_->Shutdown(DeadlineAfter(grace));
     server_->Wait();
+    front_->Stop();
     pool_->join();
     server_.reset();
   }
@@ -476,8 +477,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   const InferenceServerOptions options_;
   GenerationService* const service_;
   const std::shared_ptr<boost::asio::thread_pool> pool_;
-  int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcFront> front_;
 };
 
 InferenceServer::InferenceServer(InferenceServerOptions options, GenerationService* service)
@@ -487,7 +488,7 @@ InferenceServer::~InferenceServer() = default;
 
 absl::Status InferenceServer::Start() { return impl_->Start(); }
 
-int InferenceServer::port() const { return impl_->port(); }
+const GrpcFront& InferenceServer::front() const { return impl_->front(); }
 
 void InferenceServer::SetReady(bool ready) { impl_->SetReady(ready); }
 

@@ -9,11 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/time.h"
+#include "router/front/grpc_front.h"
 #include "router/generation/generation_service.h"
-
-namespace grpc {
-class ServerCredentials;
-}
 
 namespace baton {
 
@@ -29,9 +26,8 @@ absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest&
 inline constexpr int kMaxRequestBytes = 4 << 20;
 
 struct InferenceServerOptions {
-  std::string host = "127.0.0.1";
-  int port = 0;  // 0 = any free one.
-  std::shared_ptr<grpc::ServerCredentials> credentials;  // Null = plaintext.
+  // Port, TLS and limits of connections; `serve` is set here.
+  GrpcFrontOptions front;
   int max_streams_per_connection = 100;
   // Of the library, for what clients send and do not take: messages are read before anything of
   // ours is asked. Beyond it connections and calls end.
@@ -56,7 +52,9 @@ class InferenceServer {
 
   // UNAVAILABLE names --grpc-port and the cure.
   absl::Status Start();
-  int port() const;
+  int port() const { return front().port(); }
+
+  const GrpcFront& front() const;  // After Start.
 
   // What the health of "baton.v1.Inference" says; after Start.
   void SetReady(bool ready);

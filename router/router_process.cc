@@ -278,7 +278,7 @@ absl::Status RouterProcess::StartHttp() {
   options.host = config_.host;
   options.port = static_cast<uint16_t>(config_.http_port);
   options.authorize = [this](const http::Request& head) { return Authorize(head); };
-  if (api_tls_ != nullptr) options.tls = [this] { return api_tls_->context(); };
+  if (api_tls_ != nullptr) options.tls = [this] { return api_tls_->context(HttpVersion::kHttp11); };
   // Half of what may be open: workers, gRPC's clients and logs have the rest.
   const int64_t files = RaiseFileLimit();
   options.max_connections =
@@ -300,16 +300,33 @@ absl::Status RouterProcess::StartHttp() {
 
 absl::Status RouterProcess::StartGrpc() {
   InferenceServerOptions options;
-  options.host = config_.host;
-  options.port = config_.grpc_port;
+  options.front.host = config_.host;
+  options.front.port = static_cast<uint16_t>(config_.grpc_port);
+  if (api_tls_ != nullptr) {
+    options.front.tls = [this] { return api_tls_->context(HttpVersion::kHttp2); };
+  }
+  // A quarter of what may be open, three for each.
+  options.front.max_connections = static_cast<int>(
+      std::clamp<int64_t>(RaiseFileLimit() / 12, 1, options.front.max_connections));
   options.has_chat_template = has_chat_template_;
   options.text_executor = ExecutorOf(text_tasks_);
-  if (api_tls_ != nullptr) options.credentials = api_tls_->MakeGrpcCredentials();
   if (keys_ != nullptr) {
     options.authorize = [this](std::string_view value) { return keys_->Authenticate(value); };
   }
   grpc_ = std::make_unique<InferenceServer>(std::move(options), generation_.get());
-  return grpc_->Start();
+  RETURN_IF_ERROR(grpc_->Start());
+  const GrpcFront* const front = &grpc_->front();
+  metrics_->ExportValue("baton_grpc_connections", "Connections of gRPC clients.",
+                        MetricKind::kGauge,
+                        [front] { return static_cast<double>(front->num_connections()); });
+  metrics_->ExportValue("baton_grpc_paced_total",
+                        "gRPC connections that had to wait because streams were reset too often.",
+                        MetricKind::kCounter,
+                        [front] { return static_cast<double>(front->num_paced()); });
+  metrics_->ExportValue(
+      "baton_grpc_calmed_total", "gRPC connections closed because too many streams were open.",
+      MetricKind::kCounter, [front] { return static_cast<double>(front->num_calmed()); });
+  return absl::OkStatus();
 }
 
 absl::Status RouterProcess::StartAdmin() {

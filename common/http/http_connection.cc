@@ -30,16 +30,6 @@ Response Busy(int status, std::string_view type, std::string_view message) {
   return response;
 }
 
-// Of IPv6 the network, which one client has whole.
-std::string AddressOf(HttpStream& stream) {
-  boost::system::error_code error;
-  const auto address = stream.socket().remote_endpoint(error).address();
-  if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
-  auto bytes = address.to_v6().to_bytes();
-  std::fill(bytes.begin() + 8, bytes.end(), 0);
-  return boost::asio::ip::address_v6(bytes).to_string();
-}
-
 std::shared_ptr<SSL_CTX> TlsOf(const ServerCore& core) {
   if (!core.options.tls) return nullptr;
   std::shared_ptr<SSL_CTX> tls = core.options.tls();
@@ -247,7 +237,7 @@ void Connection::OnHead() {
 // Who holds a key, or else the address.
 std::string Connection::ClientOf(const Request& head) {
   if (!head.principal.empty()) return "key " + head.principal;
-  if (address_.empty()) address_ = AddressOf(stream_);
+  if (address_.empty()) address_ = stream_.ClientNetwork();
   return address_;
 }
 

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <exception>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/this_thread.h"
 #include "common/http/http_connection.h"
 #include "common/http/http_core.h"
+#include "common/http/listener.h"
 
 namespace baton::http {
 
@@ -140,9 +140,6 @@ void ServerCore::ForEach(const std::function<void(const std::shared_ptr<Connecti
 
 namespace {
 
-// Accepting again after the process ran out of file descriptors.
-constexpr Duration kAcceptRetry = std::chrono::milliseconds(50);
-constexpr Duration kAcceptSoon = std::chrono::milliseconds(5);  // One was closed for it.
 // More wait in the kernel's queue, where no time limit runs: each that began shall end in time.
 constexpr size_t kMostHandshakeSteps = 128;
 
@@ -150,38 +147,22 @@ class Server : public HttpServer {
  public:
   Server(ServerOptions options, std::vector<Route> routes)
       : core_(std::make_shared<ServerCore>(std::move(options), std::move(routes))),
-        acceptor_(core_->io),
-        accept_timer_(acceptor_.get_executor()),
+        listener_(core_->io, {.take = [this](tcp::socket socket) { Take(std::move(socket)); },
+                              .make_room = [this] { return MakeRoom(); },
+                              .is_behind = [this] { return IsBehind(); }}),
         work_(boost::asio::make_work_guard(core_->io)),
         handler_work_(boost::asio::make_work_guard(core_->handlers)) {}
 
   ~Server() override { Stop(Duration::zero()); }
 
   absl::Status Bind() {
-    const ServerOptions& o = core_->options;
-    Error error;
-    const auto address =
-        boost::asio::ip::make_address(o.host == "localhost" ? "127.0.0.1" : o.host, error);
-    if (error) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "HTTP host \"%s\" is not an IP address; use 127.0.0.1 or ::1 for this machine", o.host));
-    }
-    const tcp::endpoint endpoint(address, o.port);
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(boost::asio::socket_base::max_listen_connections, error);
-    if (!error) acceptor_.non_blocking(true, error);
-    if (!error) port_ = acceptor_.local_endpoint(error).port();
-    if (error) {
-      return absl::UnavailableError(
-          absl::StrFormat("cannot listen on %s port %d: %s", o.host, o.port, error.message()));
-    }
-    return absl::OkStatus();
+    absl::Status status = listener_.Bind(core_->options.host, core_->options.port);
+    if (!absl::IsInvalidArgument(status)) return status;
+    return absl::InvalidArgumentError(absl::StrCat("HTTP ", status.message()));
   }
 
   void Start() override {
-    boost::asio::post(acceptor_.get_executor(), [this] { Accept(); });
+    boost::asio::post(core_->io, [this] { listener_.Accept(); });
     io_thread_ = Runner(core_->options.io_thread_name, core_->io);
     for (int i = 0; i < core_->options.num_handler_threads; ++i) {
       handler_threads_.push_back(Runner("http-handler", core_->handlers));
@@ -192,7 +173,7 @@ class Server : public HttpServer {
     return core_->PostTo(core_->io.get_executor(), std::move(task));
   }
 
-  uint16_t port() const override { return port_; }
+  uint16_t port() const override { return listener_.port(); }
 
   int num_connections() const override {
     absl::MutexLock lock(&core_->mutex);
@@ -201,11 +182,7 @@ class Server : public HttpServer {
 
   void BeginDrain() override {
     if (core_->draining.exchange(true)) return;
-    boost::asio::post(acceptor_.get_executor(), [this] {
-      Error ignored;
-      acceptor_.close(ignored);
-      accept_timer_.cancel();
-    });
+    boost::asio::post(core_->io, [this] { listener_.Close(); });
     core_->ForEach([](const auto& connection) {
       connection->CloseSoon([](const Connection& c) { return c.is_idle(); });
     });
@@ -262,34 +239,11 @@ class Server : public HttpServer {
     }
   }
 
-  // Waits for a client first: without a free file descriptor accept fails even if there is none.
-  void Accept() {
-    acceptor_.async_wait(tcp::acceptor::wait_read, [this](Error) {
-      if (core_->draining) return;
-      Error error;
-      tcp::socket socket = acceptor_.accept(error);
-      OnAccept(error, std::move(socket));
-    });
-  }
-
-  void OnAccept(Error error, tcp::socket socket) {
-    if (error && error != boost::asio::error::would_block) {
-      const bool has_closed = core_->CloseQuietest(false) || core_->CloseQuietest(true);
-      return AcceptAfter(has_closed ? kAcceptSoon : kAcceptRetry);
-    }
-    if (!error) Take(std::move(socket));
-    if (core_->handshakes.num_waiting() >= kMostHandshakeSteps) return AcceptAfter(kAcceptSoon);
-    Accept();
-  }
-
-  void AcceptAfter(Duration wait) {
-    accept_timer_.expires_after(wait);
-    accept_timer_.async_wait([this](Error e) {
-      if (!e) Accept();
-    });
-  }
+  bool MakeRoom() { return core_->CloseQuietest(false) || core_->CloseQuietest(true); }
+  bool IsBehind() const { return core_->handshakes.num_waiting() >= kMostHandshakeSteps; }
 
   void Take(tcp::socket socket) {
+    if (core_->draining) return;
     const Admission admission = core_->Admit();
     if (admission == Admission::kRefused) {
       if (!core_->options.tls) Refuse(socket);
@@ -314,13 +268,11 @@ class Server : public HttpServer {
   }
 
   const std::shared_ptr<ServerCore> core_;
-  tcp::acceptor acceptor_;
-  boost::asio::steady_timer accept_timer_;
+  Listener listener_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> handler_work_;
   std::thread io_thread_;
   std::vector<std::thread> handler_threads_;
-  uint16_t port_ = 0;
   bool stopped_ = false;
 };
 

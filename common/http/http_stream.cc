@@ -3,6 +3,8 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 
+#include <algorithm>
+
 #include "common/base/check.h"
 
 namespace baton::http {
@@ -61,6 +63,15 @@ HttpStream::HttpStream(tcp::socket socket, SSL_CTX* tls) : socket_(std::move(soc
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl_.get(), bio, bio);
   SSL_set_accept_state(ssl_.get());
+}
+
+std::string HttpStream::ClientNetwork() const {
+  Error error;
+  const auto address = socket_.remote_endpoint(error).address();
+  if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
+  auto bytes = address.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return boost::asio::ip::address_v6(bytes).to_string();
 }
 
 // Why an operation ended so, and what it waits for.

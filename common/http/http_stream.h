@@ -7,6 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "common/http/paced_tasks.h"
@@ -29,6 +30,8 @@ class HttpStream {
   executor_type get_executor() { return socket_.get_executor(); }
   boost::asio::ip::tcp::socket& socket() { return socket_; }
   bool is_tls() const { return ssl_ != nullptr; }
+  // The client's address; of IPv6 the network, which one client has whole.
+  std::string ClientNetwork() const;
 
   // The server's part of TLS' handshake: `handler(error)`. A signature takes as long as hundreds of
   // writes, so its steps are tasks of `paced`. `handler` keeps the stream alive.

@@ -16,7 +16,7 @@ namespace baton {
 namespace {
 
 constexpr int kKeepaliveTimeMs = 1000;
-constexpr int kKeepaliveTimeoutMs = 1000;
+constexpr int kKeepaliveTimeoutMs = static_cast<int>(kKeepaliveTimeout.count());
 constexpr int kMinPingIntervalMs = 500;
 constexpr int kHandshakeLimitMs = 5000;  // Of the library's own, 120 s, strangers hold sockets.
 constexpr int kFirstReconnectMs = 100;
@@ -42,7 +42,8 @@ grpc::ChannelArguments ClusterChannelArguments(int max_receive_bytes) {
   return args;
 }
 
-void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder) {
+void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder,
+                         Duration keepalive_timeout) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // Naming it links it, so that reflection can describe the health service.
@@ -50,7 +51,8 @@ void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* bu
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   builder->SetMaxSendMessageSize(kMaxGrpcMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  const auto timeout_ms = std::chrono::duration_cast<std::chrono::milliseconds>(keepalive_timeout);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, static_cast<int>(timeout_ms.count()));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

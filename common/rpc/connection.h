@@ -7,6 +7,7 @@
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/status.h>
 
+#include <chrono>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@
 namespace baton {
 
 inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
+inline constexpr std::chrono::milliseconds kKeepaliveTimeout(1000);  // For the answer to a ping.
 
 // Trailing metadata with the reason of an error that Baton itself gave, from a fixed list.
 inline constexpr char kReasonKey[] = "baton-reason";
@@ -27,7 +29,8 @@ inline constexpr char kReasonKey[] = "baton-reason";
 grpc::ChannelArguments ClusterChannelArguments(int max_receive_bytes = kMaxGrpcMessageBytes);
 
 // Keepalive, limits, health, reflection, and no sharing of a port with another process.
-void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder);
+void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder,
+                         Duration keepalive_timeout = kKeepaliveTimeout);
 
 // The logs of gRPC and protobuf go nowhere, so that a peer cannot write into ours: what matters is
 // logged by whoever sees the call fail.

@@ -2,6 +2,7 @@
 
 #include <openssl/err.h>
 
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,8 @@ namespace {
 
 constexpr char kNoPair[] = "; a folder of tls.key and tls.crt is needed";
 constexpr char kSuitesOfTls12[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
-constexpr unsigned char kHttp11[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
+constexpr std::string_view kHttp11("\x08http/1.1");
+constexpr std::string_view kHttp2("\x02h2");
 
 std::string DayOf(int64_t seconds) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(seconds),
@@ -35,12 +37,14 @@ absl::Status CheckLeafDates(const X509* leaf, int64_t now_s) {
   return absl::OkStatus();
 }
 
-// Who offers protocols must offer ours.
+// `ours`: a string_view.
 int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
-                   const unsigned char* offered, unsigned int offered_bytes, void*) {
+                   const unsigned char* offered, unsigned int offered_bytes, void* ours) {
+  const auto& protocol = *static_cast<const std::string_view*>(ours);
   unsigned char* common = nullptr;
-  const int found = SSL_select_next_proto(&common, chosen_bytes, kHttp11, sizeof(kHttp11), offered,
-                                          offered_bytes);
+  const int found = SSL_select_next_proto(
+      &common, chosen_bytes, reinterpret_cast<const unsigned char*>(protocol.data()),
+      static_cast<unsigned int>(protocol.size()), offered, offered_bytes);
   *chosen = common;
   return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
@@ -94,11 +98,12 @@ absl::StatusOr<int64_t> CheckServerPair(const std::string& pair_pem, int64_t now
   return NotAfter(leaf);
 }
 
-absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(const std::string& pair_pem) {
+absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(const std::string& pair_pem,
+                                                          HttpVersion version) {
   std::shared_ptr<SSL_CTX> made(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   SSL_CTX* const context = made.get();
-  const bool is_set = context != nullptr &&
-                      SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
+  const int oldest = version == HttpVersion::kHttp2 ? TLS1_3_VERSION : TLS1_2_VERSION;
+  const bool is_set = context != nullptr && SSL_CTX_set_min_proto_version(context, oldest) == 1 &&
                       SSL_CTX_set_cipher_list(context, kSuitesOfTls12) == 1 &&
                       UsePair(context, pair_pem);
   ERR_clear_error();
@@ -113,7 +118,10 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(const std::string& pai
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
-  SSL_CTX_set_alpn_select_cb(context, ChooseProtocol, nullptr);
+  static constexpr std::string_view kProtocols[] = {kHttp11, kHttp2};
+  SSL_CTX_set_alpn_select_cb(
+      context, ChooseProtocol,
+      const_cast<std::string_view*>(&kProtocols[version == HttpVersion::kHttp2 ? 1 : 0]));
   return made;
 }
 

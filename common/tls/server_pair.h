@@ -22,9 +22,13 @@ absl::StatusOr<std::string> ReadServerPair(const std::string& dir);
 // intermediates do not fit, or the leaf is no server's.
 absl::StatusOr<int64_t> CheckServerPair(const std::string& pair_pem, int64_t now_s);
 
-// What the HTTPS connections of a server share: TLS 1.3 and 1.2 with forward secrecy, HTTP/1.1 by
-// ALPN, no renegotiation, no buffers of connections that say nothing, no sessions. Of a pair that
-// was checked.
-absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(const std::string& pair_pem);
+// What a server's connections speak over TLS; who offers protocols (ALPN) must offer that one.
+enum class HttpVersion { kHttp11, kHttp2 };
+
+// What the HTTPS connections of a server share: TLS 1.3, and of HTTP/1.1 1.2 with forward secrecy,
+// no renegotiation, no buffers of connections that say nothing, no sessions. Of a pair that was
+// checked.
+absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(
+    const std::string& pair_pem, HttpVersion version = HttpVersion::kHttp11);
 
 }  // namespace baton

@@ -25,8 +25,13 @@ class ApiTlsTest : public ::testing::Test {
   static void PollTwice(ApiTls& tls) {
     for (int i = 0; i < 2; ++i) tls.Poll();
   }
+  // What HTTP and gRPC show.
   static std::string LeafOf(const ApiTls& tls) {
-    return ToPem(SSL_CTX_get0_certificate(tls.context().get()));
+    const auto leaf_of = [&](HttpVersion version) {
+      return ToPem(SSL_CTX_get0_certificate(tls.context(version).get()));
+    };
+    EXPECT_EQ(leaf_of(HttpVersion::kHttp2), leaf_of(HttpVersion::kHttp11));
+    return leaf_of(HttpVersion::kHttp2);
   }
 
   int64_t now_s_ = kNowS;
@@ -37,14 +42,13 @@ TEST_F(ApiTlsTest, ANewEditionIsTakenWhole) {
   const auto tls = Create();
   ASSERT_TRUE(tls.ok()) << tls.status();
   EXPECT_EQ((*tls)->not_after_s(), kNowS + kLeafDays * kDayS);
-  EXPECT_NE((*tls)->MakeGrpcCredentials(), nullptr);
   now_s_ += kDayS;
   const TlsFiles next = Files(now_s_);
-  const std::shared_ptr<SSL_CTX> old = (*tls)->context();
+  const std::shared_ptr<SSL_CTX> old = (*tls)->context(HttpVersion::kHttp2);
   // Half of it is there: the key alone.
   folder_.WriteOne("tls.key", next.key_pem);
   PollTwice(**tls);
-  EXPECT_EQ((*tls)->context(), old);
+  EXPECT_EQ((*tls)->context(HttpVersion::kHttp2), old);
   EXPECT_EQ((*tls)->refused_editions(), 1);
   folder_.WriteOne("tls.crt", next.chain_pem);
   PollTwice(**tls);

@@ -426,10 +426,13 @@ TEST_F(InferenceServiceTest, HealthIsReadinessOfTheService) {
 
 TEST_F(InferenceServiceTest, APortInUseIsAnErrorThatNamesTheSetting) {
   Serve(SayBytes("x"));
-  InferenceServer second({.port = server_->port()}, service_.get());
+  InferenceServerOptions options;
+  options.front.port = static_cast<uint16_t>(server_->port());
+  InferenceServer second(options, service_.get());
   const absl::Status status = second.Start();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("--grpc-port"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("choose a free port, or 0 for any"));
 }
 
 TEST_F(InferenceServiceTest, TokenizesChatsAndRefusesTheRestByField) {

@@ -37,7 +37,9 @@ class TestClient {
   // What clients speak from now on; null = plaintext. Their handshakes come with their first bytes.
   static inline SSL_CTX* default_tls = nullptr;
 
-  explicit TestClient(uint16_t port, int receive_buffer_bytes = 0, SSL_CTX* tls = default_tls) {
+  // `from`: an address of this machine.
+  explicit TestClient(uint16_t port, int receive_buffer_bytes = 0, SSL_CTX* tls = default_tls,
+                      const char* from = "127.0.0.1") {
     fd_ = socket(AF_INET, SOCK_STREAM, 0);
     if (receive_buffer_bytes > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
@@ -47,6 +49,8 @@ class TestClient {
     setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    inet_pton(AF_INET, from, &address.sin_addr);
+    bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address));
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;

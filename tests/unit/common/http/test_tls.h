@@ -13,7 +13,7 @@
 namespace baton::http {
 
 // A server's context with a certificate of its own.
-inline std::shared_ptr<SSL_CTX> NewServerTls() {
+inline std::shared_ptr<SSL_CTX> NewServerTls(HttpVersion version = HttpVersion::kHttp11) {
   const auto authority = CertificateAuthority::Make("test.local", UnixSeconds());
   BATON_CHECK(authority.ok());
   const auto files = authority->Issue({.trust_domain = "test.local",
@@ -22,7 +22,7 @@ inline std::shared_ptr<SSL_CTX> NewServerTls() {
                                        .role = TlsRole::kRouter},
                                       UnixSeconds());
   BATON_CHECK(files.ok());
-  auto context = MakeHttpsContext(files->key_pem + files->chain_pem);
+  auto context = MakeHttpsContext(files->key_pem + files->chain_pem, version);
   BATON_CHECK(context.ok());
   return *std::move(context);
 }
