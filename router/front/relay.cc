@@ -1,6 +1,5 @@
 #include "router/front/relay.h"
 
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -55,12 +54,13 @@ void FrontCore::AwaitTurns() {
   turns.expires_after(kBetweenTurns);
   turns.async_wait([this](boost::system::error_code) {
     are_turns_awaited = false;
+    if (!limits.has_waiting()) return;
+    AwaitTurns();  // Whatever comes of these.
     for (int i = 0; i < kMostTurns; ++i) {
       const auto next = limits.Next(SteadyNow());
       if (!next.has_value()) break;
       if (const auto relay = relays.at(*next).lock()) relay->GoOn();
     }
-    if (limits.has_waiting()) AwaitTurns();
   });
 }
 
@@ -73,7 +73,7 @@ Relay::Relay(FrontCore& core, tcp::socket socket)
       network_(client_.ClientNetwork()) {
   ++core_.num_connections;
   ++core_.num_of_network[network_];
-  core_.limits.Add(id_, network_);
+  core_.limits.Add(id_, network_, SteadyNow());
 }
 
 Relay::~Relay() { Leave(); }
@@ -90,10 +90,6 @@ void Relay::Start() {
   Error ignored;
   client_.socket().set_option(tcp::no_delay(true), ignored);
   client_.socket().non_blocking(true, ignored);
-  const auto limit_ms = static_cast<unsigned>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(core_.options.ping_limit).count());
-  setsockopt(client_.socket().native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms,
-             sizeof(limit_ms));
   last_active_ = SteadyNow();
   Arm(core_.options.handshake_limit);
   const auto begin = [self = shared_from_this()](Error error) {

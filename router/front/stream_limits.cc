@@ -12,6 +12,9 @@ namespace {
 
 // Of the resets that a connection's place goes by: fewer than each of a thousand gets through.
 constexpr double kForgottenPerS = 1;
+// Of a network's that have gone: what is forgotten in a quarter of an hour, of so many networks.
+constexpr double kMostRemembered = 1000;
+constexpr size_t kMostNetworks = 4096;
 // So much of the turns is made up for when nobody asked in time.
 constexpr Duration kMostLate = std::chrono::milliseconds(100);
 
@@ -27,9 +30,32 @@ void StreamLimits::Level::Add(double count, double per_s, Time now) {
   at = now;
 }
 
+void StreamLimits::Add(Id id, const std::string& network, Time now) {
+  Connection& connection = connections_[id];
+  connection.network = network;
+  if (const auto gone = resets_of_gone_.find(network); gone != resets_of_gone_.end()) {
+    connection.resets_before.Add(gone->second.At(kForgottenPerS, now), kForgottenPerS, now);
+  }
+}
+
+void StreamLimits::Remember(const std::string& network, double resets, Time now) {
+  if (resets == 0) return;
+  if (resets_of_gone_.size() >= kMostNetworks && !resets_of_gone_.contains(network)) {
+    std::erase_if(resets_of_gone_,
+                  [now](const auto& gone) { return gone.second.At(kForgottenPerS, now) == 0; });
+    if (resets_of_gone_.size() >= kMostNetworks) return;
+  }
+  Level& level = resets_of_gone_[network];
+  level.Add(resets, kForgottenPerS, now);
+  level.value = std::min(level.value, kMostRemembered);
+}
+
 void StreamLimits::Remove(Id id, Time now) {
   const auto it = connections_.find(id);
   if (it == connections_.end()) return;
+  Remember(it->second.network,
+           it->second.resets.At(kForgottenPerS, now) + static_cast<double>(it->second.num_open),
+           now);
   debt_.Add(static_cast<double>(it->second.num_open), options_.digested_per_s, now);
   num_open_ -= it->second.num_open;
   if (it->second.waits_since != 0) --num_waiting_;
@@ -40,7 +66,8 @@ bool StreamLimits::TakeTurn(Time now) {
   if (Debt(now) <= options_.most_debt) return true;
   if (now < next_turn_) return false;
   next_turn_ = std::max(next_turn_, now - kMostLate) +
-               Duration(std::chrono::seconds(1)) / options_.digested_per_s;
+               std::chrono::duration_cast<Duration>(
+                   std::chrono::duration<double>(1 / options_.digested_per_s));
   return true;
 }
 
@@ -56,7 +83,9 @@ bool StreamLimits::MayOpen(Id id, Time now) {
 std::optional<StreamLimits::Id> StreamLimits::Next(Time now) {
   if (num_waiting_ == 0 || !TakeTurn(now)) return std::nullopt;
   const auto place = [now](const Connection& c) {
-    return std::tuple(c.waits_since == 0, c.resets.At(kForgottenPerS, now), c.waits_since);
+    const double resets =
+        c.resets.At(kForgottenPerS, now) + c.resets_before.At(kForgottenPerS, now);
+    return std::tuple(c.waits_since == 0, resets, c.waits_since);
   };
   const auto first = std::min_element(
       connections_.begin(), connections_.end(),

@@ -17,7 +17,7 @@ inline constexpr int kMostOpenStreams = 16384;
 
 struct StreamLimitsOptions {
   int most_debt = kMostDebt;
-  int digested_per_s = kDigestedPerS;
+  double digested_per_s = kDigestedPerS;
   int64_t most_open = kMostOpenStreams;  // Of all connections.
   // Of one: twice what the server announces (100), for a client that has not read that yet.
   int64_t most_open_of_connection = 200;
@@ -34,8 +34,9 @@ class StreamLimits {
 
   explicit StreamLimits(StreamLimitsOptions options = {}) : options_(options) {}
 
-  // A connection, until Remove. Its open streams go to the debt then. If it is there.
-  void Add(Id id, const std::string& network) { connections_[id].network = network; }
+  // A connection, until Remove. Its open streams go to the debt then. If it is there. What those of
+  // its network that have gone had reset counts for its place: whoever comes back is not new.
+  void Add(Id id, const std::string& network, Time now);
   void Remove(Id id, Time now);
 
   // Whether it opens a stream now. If not it waits, until Next returns it, or Remove.
@@ -66,15 +67,18 @@ class StreamLimits {
     std::string network;
     int64_t num_open = 0;
     Level resets;
+    Level resets_before;       // Of its network, by those that had gone.
     uint64_t waits_since = 0;  // 0: it does not.
   };
 
   void CountEnded(Id id);
+  void Remember(const std::string& network, double resets, Time now);
   bool TakeTurn(Time now);
   Id Largest() const;
 
   const StreamLimitsOptions options_;
   std::map<Id, Connection> connections_;
+  std::map<std::string, Level> resets_of_gone_;  // By network.
   Level debt_;
   Time next_turn_{};  // While the debt is above its limit.
   int64_t num_open_ = 0;

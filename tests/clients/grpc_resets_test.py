@@ -112,8 +112,6 @@ class GrpcResetsTest(unittest.TestCase):
         self.assertEqual(told, [(ENHANCE_YOUR_CALM, "more than 200 streams open at once")] * 4)
 
     def test_streams_that_are_left_with_their_connection_count_as_reset(self):
-        paced = self.counter("paced_total")
-
         def leave_again_and_again():
             for _ in range(3):
                 clients = [RawClient(self.port, "127.0.0.4") for _ in range(NUM_LEAVING)]
@@ -127,7 +125,6 @@ class GrpcResetsTest(unittest.TestCase):
                     client.close()
         growth = self.beside_known_streams(leave_again_and_again)
         self.assertLess(growth, 2 * MAX_GROWTH_MB)
-        self.assertGreater(self.counter("paced_total"), paced)
 
 
 if __name__ == "__main__":

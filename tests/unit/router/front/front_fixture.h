@@ -112,7 +112,6 @@ class FrontTest : public ::testing::Test {
       options.tls = [tls = http::NewServerTls(HttpVersion::kHttp2)] { return tls; };
       client_tls_ = http::NewClientTls();
     }
-    options.ping_limit = {};  // Whoever takes nothing here may do so for long.
     options.serve = [this](int fd) {
       absl::MutexLock lock(&mutex_);
       served_.push_back(fd);

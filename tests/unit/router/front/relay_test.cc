@@ -124,7 +124,7 @@ TEST_P(RelayTest, AServerThatEndsWhileItsClientReadsNothingIsNotHeld) {
 }
 
 TEST_P(RelayTest, WhoTakesNothingForAWhileGoesAndWhoTakesSomeStays) {
-  Serve({.write_limit = std::chrono::milliseconds(500)});
+  Serve({.write_limit = std::chrono::seconds(3)});
   auto [slow, slow_server] = Begun(/*receive_bytes=*/8192);
   auto [client, server] = Begun(/*receive_bytes=*/8192);
   const std::string bytes = SomeFrames(32 << 20);
@@ -133,7 +133,7 @@ TEST_P(RelayTest, WhoTakesNothingForAWhileGoesAndWhoTakesSomeStays) {
   for (int i = 0; i < 20; ++i) {  // Longer than the limit in all.
     ASSERT_TRUE(slow_server->Send(some));
     ASSERT_EQ(ReadExactly(*slow, some.size()), some);
-    absl::SleepFor(absl::Milliseconds(50));
+    absl::SleepFor(absl::Milliseconds(200));
   }
   EXPECT_TRUE(HoldsSoon([&] { return front_->num_connections() == 1; }));
   EXPECT_TRUE(server->AtEnd());
@@ -178,10 +178,10 @@ TEST_P(RelayTest, GoawayComesAfterSettingsIfTheServerHasSaidNothing) {
 
 constexpr int kDebt = 50;
 
-// One stream in ten seconds, once 50 were reset.
-GrpcFrontOptions FewTurns() { return {.streams = {.most_debt = kDebt, .digested_per_s = 1}}; }
+// One stream in fifty seconds, once 50 were reset.
+GrpcFrontOptions FewTurns() { return {.streams = {.most_debt = kDebt, .digested_per_s = 0.02}}; }
 
-// The debt is above its limit, and the next turn in a second.
+// The debt is above its limit, and the next turn far away.
 void TakeAllTurns(Connection& flood) {
   const std::string bytes = OpenedAndReset(kDebt + 2);
   ASSERT_TRUE(flood.client->Send(bytes));
@@ -273,7 +273,7 @@ TEST_P(RelayTest, ResetsByTheServerAreADebt) {
 }
 
 TEST_P(RelayTest, WhoWaitsMayGo) {
-  Serve({.streams = {.most_debt = kDebt, .digested_per_s = 1}});
+  Serve(FewTurns());
   Connection flood = Begun();
   TakeAllTurns(flood);
   {

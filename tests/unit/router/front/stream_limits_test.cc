@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 class StreamLimitsTest : public ::testing::Test {
  protected:
-  void Add(Id id, const std::string& network = "a") { limits_.Add(id, network); }
+  void Add(Id id, const std::string& network = "a") { limits_.Add(id, network, now_); }
   // Whether it may at once; if not it waits.
   bool Open(Id id) {
     if (!limits_.MayOpen(id, now_)) return false;
@@ -130,6 +130,30 @@ TEST_F(StreamLimitsTest, StreamsThatAreLeftAgainAndAgainAreBounded) {
   EXPECT_LE(most, kMostDebt + 17 * 190);
   EXPECT_LE(opened, kMostDebt + 17 * 190 + 20 * kDigestedPerS + 200);
   EXPECT_FALSE(limits_.has_waiting());
+}
+
+TEST_F(StreamLimitsTest, WhoHasGoneAndComesBackIsNotNew) {
+  Add(1, "steady");
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Open(1));
+    Reset(1);
+  }
+  Add(2, "comes back");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Open(2));
+  Reset(2);
+  limits_.Remove(2, now_);  // Two are left open.
+  Add(3, "comes back");
+  ASSERT_TRUE(Open(3));
+  Reset(3);
+  FillDebt();
+  Add(4, "new");
+  for (const Id id : {3, 1, 4}) EXPECT_FALSE(Open(id));
+  std::vector<Id> order;
+  for (int i = 0; i < 3; ++i) {
+    now_ += milliseconds(1);
+    for (const Id id : GoOn()) order.push_back(id);
+  }
+  EXPECT_EQ(order, (std::vector<Id>{4, 1, 3}));
 }
 
 TEST_F(StreamLimitsTest, WhoHasResetFewestGoesFirstThenWhoWaitsLongest) {
