@@ -319,7 +319,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
 
   absl::Status Start() {
     grpc::ServerBuilder builder;
-    ApplyServerSettings(options_.max_streams_per_connection, &builder, options_.front.ping_limit);
+    ApplyServerSettings(options_.max_streams_per_connection, &builder, options_.ping_limit);
     // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help,
     // and asks nobody. To read everything would let clients fill the memory.
     builder.SetMaxReceiveMessageSize(2 * kMaxRequestBytes);

@@ -29,6 +29,8 @@ struct InferenceServerOptions {
   // Port, TLS and limits of connections; `serve` is set here.
   GrpcFrontOptions front;
   int max_streams_per_connection = 100;
+  // For a client to answer a ping: no busy second of this process shall end a connection.
+  Duration ping_limit = std::chrono::seconds(5);
   // Of the library, for what clients send and do not take: messages are read before anything of
   // ours is asked. Beyond it connections and calls end.
   int64_t max_library_bytes = int64_t{512} << 20;

@@ -26,8 +26,6 @@ struct GrpcFrontOptions {
   int max_connections = 1024;
   Duration handshake_limit = std::chrono::seconds(5);  // Of TLS and HTTP/2's first frame.
   Duration write_limit = std::chrono::seconds(30);     // For a client to take some of what waits.
-  // To answer the library's pings: no busy second of this process shall end a connection.
-  Duration ping_limit = std::chrono::seconds(5);
   StreamLimitsOptions streams;
 };
 
